@@ -11,7 +11,7 @@ PREFIX ?= $(HOME)/.local
 # each of them compiles all of ours again, which takes longer than everything else at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-dev both install uninstall compile run test lint format check soak bench docs lock clean
+.PHONY: help package setup setup-dev both install uninstall compile run test lint format check soak bench docs console lock clean
 help: ## What each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -41,6 +41,9 @@ compile: .venv/.base ## Compile the hot modules with mypyc where a C compiler is
 run: setup ## Start a development broker on this machine, durable under ./var
 	@.venv/bin/quantum up
 
+package: setup ## Wheels into dist/: one with compiled hot modules, one of plain Python
+	@PYTHONPATH=$(CURDIR) $(PY) -m tools.package
+
 install: setup ## Put `quantum` and `slipstream` on the PATH: PREFIX/bin, by default ~/.local/bin
 	@mkdir -p "$(PREFIX)/bin"
 	@for name in quantum slipstream; do ln -sf "$(CURDIR)/.venv/bin/$$name" "$(PREFIX)/bin/$$name"; done
@@ -56,13 +59,18 @@ RUN := $(PY) -m pytest $(HANGS)
 UNITS := $(RUN) $(TESTS) -n 3 --dist worksteal -m "not soak" --ignore tests/interop --ignore tests/slipstream/test_clustor_kill.py --junitxml build/tests/units.xml
 REAL := $(RUN) tests/interop tests/slipstream/test_clustor_kill.py -n 4 --dist loadfile --no-loadscope-reorder -m "not soak and not quiet" --junitxml build/tests/real.xml
 QUIET := $(RUN) tests/interop -m "quiet and not soak" --junitxml build/tests/quiet.xml
-PLAIN := QUANTUM_PURE=1 $(RUN) tests/clustor/log tests/quantum/mqtt -k "formats or vectors or fuzz or golden or test_log or hot" -n 2 -q -m "not soak" --junitxml build/tests/plain.xml
+PLAIN := QUANTUM_PURE=1 $(RUN) tests/clustor/log tests/quantum/mqtt tests/quantum/kafka/test_hot.py tests/quantum/protocols -k "formats or vectors or fuzz or golden or test_log or hot" -n 2 -q -m "not soak" --junitxml build/tests/plain.xml
 
 test: setup-dev check ## Lint, types, walls, and the whole suite on the compiled and the plain sources
 	@rm -rf build/tests && mkdir -p build/tests
+ifdef ONE_BY_ONE
+	$(REAL)
+	$(UNITS)
+else
 	@echo "units beside real processes; what the units say comes after, and is in build/tests/units.log"
 	@nice -n 5 $(UNITS) >build/tests/units.log 2>&1 & units=$$!; trap "kill $$units" INT TERM; \
 	  $(REAL); real=$$?; wait $$units; units=$$?; cat build/tests/units.log; test "$$units $$real" = "0 0"
+endif
 	$(QUIET)
 	$(PLAIN)
 	@$(PY) tools/slowest.py build/tests
@@ -78,11 +86,16 @@ format: setup-dev ## Let ruff format and mend
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-soak: setup-dev ## The long runs: 100,000 crash states, a million fuzzed inputs
+SEEDS := .venv/bin/quantum sim --seeds 10000 --processes 2
+
+soak: setup-dev ## The long runs: 10,000 seeds of each world, 100,000 crash states, a million fuzzed inputs
+	$(SEEDS)
+	$(SEEDS) --broker
+	$(SEEDS) --streams
 	$(PY) -m pytest $(TESTS) -m soak --timeout 0
 
 bench: setup-dev ## Print the benchmark tables, each beside a peer in the same run
-	@for bench in log raft rounds slipstream topics control mqtt lake; do $(PY) -m bench.$$bench; done
+	@for bench in log raft rounds large_writes slipstream topics control mqtt streams kafka amqp_engine lake; do $(PY) -m bench.$$bench; done
 
 .venv/.docs: requirements/docs.lock | .venv/bin/python
 	$(PIP) install --require-hashes -r requirements/docs.lock
@@ -91,6 +104,10 @@ bench: setup-dev ## Print the benchmark tables, each beside a peer in the same r
 docs: .venv/.docs ## Build the book under ./site, every link checked
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 	@echo "the book is in site/index.html"
+
+console: setup ## Build the console anew from console/ (npm is needed; nothing else needs it)
+	cd console && npm ci --no-audit --no-fund && npm run types && npm run build
+	@$(PY) tools/pack_console.py
 
 lock: setup-dev ## Resolve the pinned dependencies anew
 	$(PIP) install uv

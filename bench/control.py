@@ -22,30 +22,30 @@ from rich.console import Console
 from rich.table import Table
 
 from clustor.control import (
+    AccessRole,
     Answer,
     Binding,
+    CacheCursor,
     Caller,
+    ClockReading,
     Command,
     ControlCache,
     ControlMachine,
     CreateTenant,
-    Cursor,
     Done,
+    DraftReading,
     InitializeCluster,
     IssueBreakGlass,
     KeyPurpose,
     Members,
-    Moment,
     OverrideContent,
     OverrideScope,
     PlacePartition,
     ProofTuple,
     PublishProofs,
-    Reading,
     RecordOverride,
     RegisterKey,
     RegisterNode,
-    Role,
     UpdateTenant,
     WriterMode,
     canonical,
@@ -63,7 +63,7 @@ from clustor.kv import Events, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.profiles import ControlPlaneNumbers
 from clustor.runtime.admin.http import Request
-from quantum.admin import Api
+from quantum.admin import ApiServer
 
 NODES = 12
 AIM_SECONDS = 2.0
@@ -104,7 +104,7 @@ class Loader:
             RegisterKey(purpose=purpose, key_id="k", public_key=public)
             for purpose in (KeyPurpose.CONTROL_PLANE_PROOF, KeyPurpose.CP_RELEASE)
         )
-        operator = Binding(identity="operator", role=Role.OPERATOR)
+        operator = Binding(identity="operator", role=AccessRole.OPERATOR)
         self.call(InitializeCluster(cluster_id="bench", bindings=(operator,), keys=keys))
         for node in range(1, NODES + 1):
             self.call(
@@ -230,12 +230,12 @@ class Bench:
         self._watch(loader)
 
     def _watch(self, loader: Loader) -> None:
-        options, now = self._options, Moment(0, loader.now_ms)
+        options, now = self._options, ClockReading(0, loader.now_ms)
         caches = [ControlCache(ControlPlaneNumbers()) for _ in range(options.watchers)]
         kv = loader.machine.kv
 
         def list_into(cache: ControlCache) -> None:
-            cursor = Cursor(kv.store_id, kv.revision)
+            cursor = CacheCursor(kv.store_id, kv.revision)
             cache.listed(cursor, scan_records(kv, b""), asked=now, confirmed=True)
 
         self._measure("a node lists everything", lambda: list_into(caches[0]), aim=True)
@@ -273,7 +273,7 @@ class _Port:
     async def call(self, command: Command, caller: Caller, request_id: str) -> Answer:
         raise NotImplementedError
 
-    async def state(self, linearizable: bool) -> Reading:  # noqa: ARG002  # nothing is newer
+    async def state(self, linearizable: bool) -> DraftReading:  # noqa: ARG002  # nothing is newer
         return self._machine.kv
 
     def local_age(self) -> int | None:
@@ -281,19 +281,21 @@ class _Port:
 
 
 async def _page(machine: ControlMachine, now_ms: int) -> int:
-    api = Api(_Port(machine), now_ms=lambda: now_ms, draw_id=lambda: "r", development="operator")
+    api = ApiServer(
+        _Port(machine), now_ms=lambda: now_ms, draw_id=lambda: "r", development="operator"
+    )
     response = await api.answer(Request("GET", "/v1/cluster/state", {"host": "localhost"}))
     assert response.code == 200, response.content
     assert isinstance(response.content, bytes)
     return len(response.content)
 
 
-def _poll_all(caches: list[ControlCache], loader: Loader, now: Moment) -> None:
+def _poll_all(caches: list[ControlCache], loader: Loader, now: ClockReading) -> None:
     for cache in caches:
         _poll(cache, loader, now)
 
 
-def _poll(cache: ControlCache, loader: Loader, now: Moment) -> None:
+def _poll(cache: ControlCache, loader: Loader, now: ClockReading) -> None:
     more = True
     while more:
         assert cache.cursor is not None

@@ -32,8 +32,11 @@ from rich.table import Table
 from websockets.frames import Frame, Opcode
 
 from clustor.runtime.pki.identity import utc_now
-from quantum.edge import AdmissionLimits, EdgeLimits, Listener, Lobby, Peer, Wire
+from quantum.edge.admission import AdmissionLimits
+from quantum.edge.listener import Listener
 from quantum.edge.listener_tls import TlsListener
+from quantum.edge.lobby import EdgeLimits, Lobby
+from quantum.edge.ports import ConnectionPeer, WirePort
 from quantum.edge.tls_development import issue_client, prepare_server
 from quantum.edge.websocket import over_websocket
 from tests.interop.broker_process import BrokerProcess
@@ -60,7 +63,7 @@ class Idle:
 
     __slots__ = ("wire",)
 
-    def opened(self, wire: Wire, _peer: Peer) -> None:
+    def opened(self, wire: WirePort, _peer: ConnectionPeer) -> None:
         self.wire = wire
 
     def received(self, _data: bytes) -> None:

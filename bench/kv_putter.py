@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from clustor.kv import Key, Put, encode_command
-from clustor.runtime.kv.stream import Operation, Status, encode_request, take_replies
+from clustor.runtime.kv.stream import KvOperation, Status, encode_request, take_replies
 from clustor.runtime.peers.transport import Address
+
+_THROTTLED_SECONDS: Final = 0.05
 
 
 class Putter(Protocol):
@@ -27,8 +29,9 @@ class LeaderLost(Exception):
 class KvPutter(asyncio.Protocol):
     """A client of the KV stream that does nothing but put."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, keys: int = 10_000) -> None:
         self._address = address
+        self._keys = keys
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -38,11 +41,15 @@ class KvPutter(asyncio.Protocol):
         self._next_id = 0
         self._until = 0.0
         self._value = b""
+        self.throttled = 0
+        """How often a put was held back because the log was behind; it came again."""
 
     @classmethod
-    async def open(cls, address: Address) -> KvPutter:
+    async def open(cls, address: Address, keys: int = 10_000) -> KvPutter:
         loop = asyncio.get_running_loop()
-        _, putter = await loop.create_connection(lambda: cls(address), address.host, address.port)
+        _, putter = await loop.create_connection(
+            lambda: cls(address, keys), address.host, address.port
+        )
         await putter._ready
         return putter
 
@@ -76,13 +83,24 @@ class KvPutter(asyncio.Protocol):
         replies = take_replies(self._buffer)
         now = time.perf_counter()
         for request_id, status, body in replies:
+            if status == Status.THROTTLED:
+                self.throttled += 1
+                del self._sent[request_id]
+                asyncio.get_running_loop().call_later(_THROTTLED_SECONDS, self._put_again)
+                continue
             if status != Status.APPLIED:
                 self._end(LeaderLost(f"{Status(status).name}: {body!r}"))
                 return
             self._latencies.append(now - self._sent.pop(request_id))
         if now < self._until:
-            self._put(len(replies))
+            self._put(sum(1 for _, status, _ in replies if status == Status.APPLIED))
         elif replies and not self._sent:
+            self._end(None)
+
+    def _put_again(self) -> None:
+        if time.perf_counter() < self._until:
+            self._put(1)
+        elif not self._sent:
             self._end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -93,9 +111,9 @@ class KvPutter(asyncio.Protocol):
         requests: list[bytes] = []
         for _ in range(count):
             self._next_id += 1
-            key = Key(b"bench-%d" % (self._next_id % 10_000))
+            key = Key(b"bench-%d" % (self._next_id % self._keys))
             body = encode_command(Put(key, self._value))
-            requests.append(encode_request(self._next_id, 1, Operation.COMMAND, body))
+            requests.append(encode_request(self._next_id, 1, KvOperation.COMMAND, body))
             self._sent[self._next_id] = now
         self._transport.write(b"".join(requests))
 

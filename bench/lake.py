@@ -45,7 +45,7 @@ from quantum.broker import OWN_ORIGIN, Broker, encode_publishes, encode_record
 from quantum.lake.archive import DirectoryKeys, LogSource
 from quantum.lake.offsets import Offsets
 from quantum.lake.opening import open_source
-from quantum.lake.planner import Cutting, Limits, plan
+from quantum.lake.planner import BatchLimits, Cutting, plan
 from quantum.lake.reader import offer_of, read_task
 from quantum.lake.schema import arrow_schema
 from quantum.lake.settings import settings_of
@@ -96,7 +96,7 @@ class Bench:
         broker = str(self.var)
         offer = offer_of(self.source, self.prg, exact=exact, broker=broker)
         cutting = Cutting(1 << 40, exact=exact)
-        _, tasks = plan(Offsets(), {self.prg: offer}, Limits(), cutting=cutting)
+        _, tasks = plan(Offsets(), {self.prg: offer}, BatchLimits(), cutting=cutting)
         for task in tasks:
             yield from read_task(self.source, task, broker=broker)
 

@@ -107,7 +107,11 @@ def wake_ups(pids: list[int]) -> float:
     total = 0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").iterdir():
-            for line in (task / "status").read_text(encoding="ascii").splitlines():
+            try:
+                lines = (task / "status").read_text(encoding="ascii").splitlines()
+            except FileNotFoundError:
+                continue  # the thread has ended since
+            for line in lines:
                 if line.startswith("voluntary_ctxt_switches"):
                     total += int(line.split()[1])
     return float(total)

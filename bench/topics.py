@@ -24,12 +24,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from quantum.routing import RetainedIndex, SubscriptionTrie
-from quantum.tenancy import AclRule, Action, Effect, Principal, compile_acl
+from quantum.routing.retained import RetainedIndex
+from quantum.routing.trie import SubscriptionTrie
+from quantum.tenancy import AclRule, Effect, Principal, ResourceKind, any_of, compile_acl
 from quantum.topics import matches
 from quantum.types import ClientId
 
 ASKED = 20_000
+BOTH = any_of(ResourceKind.TOPIC)
 SITES = 1_000
 PAGES = 50
 
@@ -147,11 +149,8 @@ def measure_lookup(index: RetainedIndex[int], names: list[bytes], topic_filter: 
 
 
 def measure_acl(count: int) -> Row:
-    rules = [
-        AclRule(Effect.ALLOW, Action.BOTH, b"site/%d/+/x" % number) for number in range(count)
-    ] + [
-        AclRule(Effect.DENY, Action.BOTH, b"site/+/%d/secret" % number)
-        for number in range(count // 10)
+    rules = [AclRule(Effect.ALLOW, BOTH, b"site/%d/+/x" % number) for number in range(count)] + [
+        AclRule(Effect.DENY, BOTH, b"site/+/%d/secret" % number) for number in range(count // 10)
     ]
     compiled = compile_acl(rules)
     who, client = Principal("someone"), ClientId(b"client")

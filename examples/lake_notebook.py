@@ -38,7 +38,8 @@ def free_port() -> int:
 
 mqtt, admin = free_port(), free_port()
 command = [sys.executable, "-c", "from quantum.cli import main; main()", "up"]
-command += ["--data", str(home / "var"), "--mqtts", "off", "--ws", "off"]
+command += ["--data", str(home / "var"), "--mqtts", "off", "--ws", "off", "--amqp", "off"]
+command += ["--kafka", "off"]
 command += ["--mqtt", f"127.0.0.1:{mqtt}", "--admin", f"127.0.0.1:{admin}"]
 broker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
 atexit.register(broker.kill)  # whatever goes wrong below

@@ -13,17 +13,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 
-_KNOWN = (
-    "clustor.runtime.disk: partition types",
-    "clustor.runtime.telemetry: node pages",
-    "clustor.control: draft indexes placement",
-    "clustor.sim: clients cluster control_plane injection judge nonces recording seat",
-    "clustor.runtime: admin.status control.definitions control.duties control.features"
-    " control.leader_requests control.node_loop control.overrides control.reports"
-    " control.service kv.reads kv.service node",
-    "quantum.broker: changes full_queues state",
-    "quantum.sim: clients node wire world",
-)
+_KNOWN = ("quantum.protocols.amqp.engine: events link receiving sending session terminus wire",)
 KNOWN_CYCLES = frozenset(
     frozenset(f"{room}.{module}" for module in modules.split())
     for room, _, modules in (each.partition(": ") for each in _KNOWN)

@@ -19,18 +19,18 @@ from clustor.log.errors import AuthenticationFailed
 from clustor.log.lanes import CrcLanes
 from clustor.log.segment import SegmentTrailer, segment_mac
 from clustor.log.types import DekEpoch, LogIndex, PartitionId, SegmentSeq
-from clustor.snapshot import content_hash
 from clustor.snapshot.chunks import chunk_iv
+from clustor.snapshot.manifest import content_hash
 from clustor.snapshot.types import IvSalt
 from clustor.wire import (
-    PreVoteResponse,
+    PreVoteResponseBody,
+    Term,
     WireBodyTooShort,
     check_stream_end,
+    codec_of,
     encode_frame,
     take_frame,
 )
-from clustor.wire.codec import codec_of
-from clustor.wire.types import Term
 
 _FRAME_BYTES_MAX: Final = 4 << 20
 _SNAPSHOT_IV: Final = "354fdf7556287b3ec69de5dc"
@@ -68,7 +68,7 @@ def _run(name: str, source: str, vector: Callable[[], tuple[object, object]]) ->
 
 def _prevote_frame() -> tuple[object, object]:
     return _frame(
-        PreVoteResponse(Term(42), vote_granted=True, high_rtt=True)
+        PreVoteResponseBody(Term(42), vote_granted=True, high_rtt=True)
     ), "0b0000002a00000000000000010101"
 
 
@@ -76,12 +76,12 @@ def _prevote_legacy() -> tuple[object, object]:
     body = take_frame(
         bytearray.fromhex("090000002a0000000000000001"), body_bytes_max=_FRAME_BYTES_MAX
     )
-    expected = PreVoteResponse(Term(42), vote_granted=True, high_rtt=None)
-    return codec_of(PreVoteResponse).decode(body or b""), expected
+    expected = PreVoteResponseBody(Term(42), vote_granted=True, high_rtt=None)
+    return codec_of(PreVoteResponseBody).decode(body or b""), expected
 
 
-def _frame(message: PreVoteResponse) -> str:
-    body = codec_of(PreVoteResponse).encode(message)
+def _frame(message: PreVoteResponseBody) -> str:
+    body = codec_of(PreVoteResponseBody).encode(message)
     return encode_frame(body, body_bytes_max=_FRAME_BYTES_MAX).hex()
 
 

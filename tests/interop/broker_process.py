@@ -28,18 +28,24 @@ class BrokerProcess:
         self, data: Path, *, partitions: int = 3, archive: str = "", flush_seconds: int = 1
     ) -> None:
         self.data = data
-        admin, self.mqtt, self.mqtts, self.ws = free_ports(4)
+        admin, self.mqtt, self.mqtts, self.ws, self.kafka, self.amqp = free_ports(6)
         self.admin = Address(HOST, admin)
         self._log = data.parent / f"{data.name}.log"
         self._command = [sys.executable, "-c", _COMMAND, "up", "--data", str(data)]
         self._command += ["--mqtt", f"{HOST}:{self.mqtt}", "--mqtts", f"{HOST}:{self.mqtts}"]
         self._command += ["--ws", f"{HOST}:{self.ws}", "--admin", f"{HOST}:{self.admin.port}"]
+        self._command += ["--kafka", f"{HOST}:{self.kafka}"]
+        self._command += ["--amqp", f"{HOST}:{self.amqp}"]
         self._command += ["--tenant-prgs", str(partitions)]
         self._environment = dict(os.environ)
         if archive:
             self._command += ["--archive", archive]
             self._environment["QUANTUM_ARCHIVE_FLUSH_SECONDS"] = str(flush_seconds)
         self._process: subprocess.Popen[bytes] | None = None
+
+    def run_program(self, program: Path) -> None:
+        """Let a program start the broker that has something of its own; it is run from its file."""
+        self._command[1:3] = [str(program)]
 
     def __enter__(self) -> Self:
         try:
@@ -85,7 +91,7 @@ class BrokerProcess:
         served = [each["serves"] for each in page.get("partitions", ())]
         if code != 200 or not served or not all(served):
             return False
-        return all_listen((self.mqtt, self.mqtts, self.ws))
+        return all_listen((self.mqtt, self.mqtts, self.ws, self.kafka))
 
     def page(self, path: str) -> dict[str, Any]:
         """Return a page of its admin port, however long it takes to answer."""
@@ -119,4 +125,8 @@ class BrokerProcess:
         self._process = None
 
     def last_words(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
+        return "\n".join(self.words().splitlines()[-30:])
+
+    def words(self) -> str:
+        """Return all that it said."""
+        return self._log.read_text(errors="replace")

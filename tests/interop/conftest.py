@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from clustor.runtime.admin.caller import NOBODY
 from quantum.cli.credentials import speak_as
+from tests.interop import forked
 from tests.interop.mqtt_places import PLACES, Place
 
 HERE: Final = Path(__file__).parent
@@ -31,6 +34,28 @@ JUDGED_BY_TIME: Final = frozenset(
 )
 """What measures how long somebody waited has the machine to itself."""
 
+EXECUTED: Final = frozenset(
+    {
+        "test_book",
+        "test_cluster",
+        "test_deploy",
+        "test_golden_directory",
+        "test_kafka_cluster",
+        "test_mqtt_torture",
+        "test_node_process",
+        "test_packages",
+        "test_rotation",
+        "test_service_manager",
+        "test_starts_everywhere",
+        "test_streams_killed",
+        "test_up",
+        "test_wills_real",
+    }
+)
+"""Where every process is executed, as users' are: how one starts is the subject, or that nodes
+agree whatever the seeds of their hashes are."""
+
+forked.install()
 
 LONGEST: Final = (
     "test_lake",
@@ -65,10 +90,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (rank.get(item.path.stem, len(LONGEST)), place_of(item) or "~"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Say before a test's fixtures are made how its processes begin."""
+    forked.ForkingPopen.forks = item.path.stem not in EXECUTED
+
+
 def place_of(item: pytest.Item | None) -> str | None:
     """Name the shared broker that a test meets, if it meets one."""
     call = getattr(item, "callspec", None)
     return None if call is None else call.params.get("place")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _server_of_forks_ends() -> Iterator[None]:
+    yield
+    forked.end_server()
 
 
 @pytest.fixture(autouse=True)
@@ -120,3 +157,16 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """End a shared broker after the last test in a row that meets it."""
     if place_of(item) is not None and place_of(nextitem) != place_of(item):
         shared_places.close()
+
+
+@pytest.fixture(autouse=True)
+def _proton_lets_go(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Collect what Proton's clients leave behind: it never closes the socket of a lost connection.
+
+    Python would complain of it in the middle of whatever test comes later.
+    """
+    yield
+    if "amqp" in request.node.nodeid:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()

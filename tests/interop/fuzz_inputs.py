@@ -26,8 +26,8 @@ from typing import Final
 import msgspec
 
 from clustor import wire as w
-from clustor.kv import Get, Key, Put, Range, encode_command
-from clustor.runtime.kv.stream import NEVER_REACHED, Operation, WatchRequest, encode_request
+from clustor.kv import Get, Key, Put, ReadRange, encode_command
+from clustor.runtime.kv.stream import NEVER_REACHED, KvOperation, WatchRequest, encode_request
 from quantum.protocols.mqtt.codec import (
     Auth,
     Connect,
@@ -42,11 +42,11 @@ from quantum.protocols.mqtt.codec import (
     Pubrec,
     Pubrel,
     ReasonCode,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
-    Unsubscribe,
+    UnsubscribePacket,
     Will,
     encode_packet,
 )
@@ -134,11 +134,11 @@ def _packet(rng: random.Random, number: int, *, is_v5: bool) -> Packet:
         case 0:
             filters = [b"fuzz/#", b"fuzz/+/b", b"$share/g/fuzz/a", b"fuzz/a"]
             chosen = rng.sample(filters, rng.randrange(1, 4))
-            return Subscribe(
+            return SubscribePacket(
                 packet_id, tuple(Subscription(TopicFilter(f), rng.randrange(3)) for f in chosen)
             )
         case 1:
-            return Unsubscribe(packet_id, (TopicFilter(b"fuzz/#"),))
+            return UnsubscribePacket(packet_id, (TopicFilter(b"fuzz/#"),))
         case 2:
             return Pingreq()
         case 3:
@@ -224,17 +224,19 @@ def kv_conversation(rng: random.Random) -> list[bytes]:
                 wanted = msgspec.msgpack.encode(
                     WatchRequest(0, [b"fuzz/"], rng.randrange(3), NEVER_REACHED)
                 )
-                said.append(encode_request(number, 1, Operation.WATCH, wanted))
+                said.append(encode_request(number, 1, KvOperation.WATCH, wanted))
             case 1:
-                said.append(encode_request(max(1, number - 1), 1, Operation.CANCEL, b""))
+                said.append(encode_request(max(1, number - 1), 1, KvOperation.CANCEL, b""))
             case 2:
-                said.append(encode_request(number, 1, Operation.COMMAND, encode_command(Get(key))))
+                said.append(
+                    encode_request(number, 1, KvOperation.COMMAND, encode_command(Get(key)))
+                )
             case 3:
-                asked = encode_command(Range(b"fuzz/", None, 10))
-                said.append(encode_request(number, rng.choice([1, 2]), Operation.COMMAND, asked))
+                asked = encode_command(ReadRange(b"fuzz/", None, 10))
+                said.append(encode_request(number, rng.choice([1, 2]), KvOperation.COMMAND, asked))
             case _:
                 put = encode_command(Put(key, rng.randbytes(rng.choice([0, 20, 2000]))))
-                said.append(encode_request(number, 1, Operation.COMMAND, put))
+                said.append(encode_request(number, 1, KvOperation.COMMAND, put))
     return said
 
 
@@ -245,7 +247,7 @@ def peer_conversation(rng: random.Random) -> list[bytes]:
     )
     packets = []
     for _ in range(rng.randrange(1, _PIECES_MAX)):
-        route = w.Route(
+        route = w.PacketRoute(
             w.PartitionId(rng.choice([900, 901, 1_000_001])),
             w.ReplicaId(9),
             w.ReplicaId(1),

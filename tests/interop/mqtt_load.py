@@ -220,7 +220,7 @@ class Subscriber(Client):
             self.flush()
         if events & selectors.EVENT_READ:
             self._take(self.read(self._load.slow_bytes if self._slow else _READ_BYTES))
-            if self._slow:
+            if self._slow and self._socket.fileno() >= 0:
                 self._load.rest(self)
 
     def rest(self) -> None:

@@ -139,6 +139,25 @@ class Network:
                 if other != host:
                     self.find(host, other)
 
+    def worsen(self, *how: str) -> str | None:
+        """Delay and lose what every host sends (tc's netem); None, or why that cannot be had."""
+        for host in self.hosts:
+            command = ["tc", "-n", self.namespace(host), "qdisc", "replace", "dev", "card"]
+            try:
+                subprocess.run(
+                    [*command, "root", "netem", *how], capture_output=True, text=True, check=True
+                )
+            except (subprocess.CalledProcessError, OSError) as error:
+                self.mend()
+                return str(getattr(error, "stderr", "") or error).strip()
+        return None
+
+    def mend(self) -> None:
+        """Let everything pass at once again."""
+        for host in self.hosts:
+            command = ["tc", "-n", self.namespace(host), "qdisc", "del", "dev", "card", "root"]
+            subprocess.run(command, capture_output=True, check=False)
+
     # Building.
 
     @property

@@ -24,8 +24,8 @@ from clustor.runtime.pki.identity import NodeId
 from clustor.runtime.stream_reads import StreamReads
 from clustor.sim.stream_machine import (
     REFUSED,
+    SimStreamCommand,
     SimStreamMachine,
-    StreamCommand,
     encode_stream_command,
 )
 from clustor.streams import StreamConfig, StreamOutOfRange
@@ -54,7 +54,7 @@ class Appending:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._open: dict[RequestId, StreamCommand] = {}
+        self._open: dict[RequestId, SimStreamCommand] = {}
         self._number = int.from_bytes(os.urandom(5), "little")
         self._number_of: dict[int, int] = {}
         self._next_read = dict.fromkeys(range(PARTITIONS), 0)
@@ -84,9 +84,9 @@ class Appending:
         kind = "define" if self._number % 97 == 0 else "append"
         payload = payload_of(self._number) if kind == "append" else b""
         if self._number % 1009 == 0:
-            command = StreamCommand(self._number, "trim", partition, 500)
+            command = SimStreamCommand(self._number, "trim", partition, 500)
         else:
-            command = StreamCommand(self._number, kind, partition, 1, payload)
+            command = SimStreamCommand(self._number, kind, partition, 1, payload)
         self._open[RequestId(self._number)] = command
         self._group.replica.propose(RequestId(self._number), encode_stream_command(command))
 
@@ -98,7 +98,7 @@ class Appending:
                 if isinstance(outcome, Applied) and command is not None:
                     self._acked(command, outcome.replies[nth])
 
-    def _acked(self, command: StreamCommand, reply: bytes) -> None:
+    def _acked(self, command: SimStreamCommand, reply: bytes) -> None:
         if command.kind == "append" and reply != REFUSED:
             line = b"ack %d %d %d\n" % (command.partition, int(reply), command.request)
             os.write(1, line)

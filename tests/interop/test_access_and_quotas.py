@@ -113,6 +113,29 @@ def test_one_denied_topic_costs_nothing_else_and_the_rule_is_named(broker: Broke
     assert reader.take().topic == b"test/other"
 
 
+def test_rules_about_streams_and_groups_are_stored_and_explained(broker: BrokerProcess) -> None:
+    """One list for every protocol: the node that enforces it names the rule that decides."""
+    rules = [
+        {"effect": "Allow", "action": "Any", "filter": "#"},
+        {"effect": "Allow", "action": "Produce", "resource": "Stream", "prefix": "orders-"},
+        {"effect": "Deny", "action": "Any", "resource": "Stream", "name": "orders-old"},
+    ]
+    done(broker, "admin", "tenants", "set-acls", "dev", "--rules", json.dumps(rules))
+    asked = ("explain", "access", "shop", "produce")
+    refused = "refused by rule 3 (Deny Any stream orders-old)"
+    until(lambda: refused in told(broker, *asked, "orders-old").stdout, "the rules are in force")
+    granted = told(broker, *asked, "orders-eu")
+    assert (
+        granted.exit_code,
+        "allowed by rule 2 (Allow Produce stream orders-*)" in granted.stdout,
+    ) == (0, True)
+    group = ("explain", "access", "shop", "consume", "g", "--resource", "group")
+    assert told(broker, *group).exit_code == 1
+    senseless = told(broker, "explain", "access", "shop", "produce", "g", "--resource", "group")
+    assert senseless.exit_code == 2
+    assert not client(broker, "writer").publish(b"any", b"", 1).is_failure
+
+
 def test_quotas_change_as_named_and_admit_as_many_as_they_say(broker: BrokerProcess) -> None:
     """Issue 20, 9: what is left out stays; without a grace 2 admits 2."""
     named = {"connections_max": 2, "overage_grace_ms": 0}

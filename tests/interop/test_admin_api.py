@@ -27,6 +27,7 @@ from clustor.runtime.control.records import operator_of
 from clustor.runtime.development import node_directory, prepare_cluster
 from clustor.runtime.kv.client import KvClient, KvUnavailable
 from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.certificate_files import load_certificate
 from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
@@ -35,7 +36,6 @@ from clustor.runtime.pki.identity import (
     create_authority,
     issue_certificate,
     load_authority,
-    load_certificate,
     utc_now,
 )
 from quantum.cli import audit, kv

@@ -32,7 +32,7 @@ from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.lake.archive import Bounds, DirectoryKeys, IndexRange, LogSource, PrgId
 from quantum.lake.archive.object_source import ArchiveSource
 from quantum.lake.errors import BadAddress, LogGone, NotPermitted, SourceUnreachable
-from quantum.lake.feed import ClusterSource
+from quantum.lake.feed.client import ClusterSource
 from quantum.lake.opening import open_source
 from quantum.tenants.broker_file import (
     BROKER_FILE,

@@ -20,11 +20,11 @@ import pytest
 
 from clustor.runtime.pki.identity import utc_now
 from quantum.client import (
+    BrokerRefused,
     ClientOptions,
     ConnectionLost,
     Endpoint,
     MqttClient,
-    Refused,
     Unreachable,
 )
 from quantum.edge.tls_development import ClientFiles, issue_client, pki_directory, prepare_server
@@ -272,7 +272,7 @@ async def test_nobody_there_is_said_in_one_sentence() -> None:
 async def test_a_refusal_is_told(mosquitto: Mosquitto) -> None:
     """3.1.1 with no client id and a session to keep: 0x85, identifier rejected."""
     options = ClientOptions("", ProtocolVersion.V311, clean_start=False)
-    with pytest.raises(Refused, match="client identifier not valid"):
+    with pytest.raises(BrokerRefused, match="client identifier not valid"):
         async with connected(mosquitto, options):
             pass
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from clustor.kv import Conflict, Written
+from clustor.kv import Conflict, KvWritten
 from clustor.runtime.kv.client import KvClient, KvUnavailable
 from clustor.runtime.peers.transport import Address
 from clustor.sim import linearizability
-from clustor.sim.history import History, Process
-from clustor.sim.models import Cas, Get, KeyValue, KvCall, Put
+from clustor.sim.history import CallHistory, Process
+from clustor.sim.models import Cas, KeyValue, KvCall, ModelGet, ModelPut
 from tests.clustor.runtime.waiting import until
 from tests.interop.cluster_process import ClusterProcess
 
@@ -47,7 +47,7 @@ class Load:
 
     def __init__(self, client: KvClient) -> None:
         self.client = client
-        self.history: History[KvCall] = History()
+        self.history: CallHistory[KvCall] = CallHistory()
         self.acknowledged: dict[bytes, bytes] = {}
         self.stopping = False
         self._processes = itertools.count()
@@ -79,11 +79,11 @@ class Load:
     async def _turn(self, process: Process, worker: int, turn: int) -> None:
         key, value = b"shared-%d" % (turn % KEYS), b"%d:%d" % (worker, turn)
         if turn % 3 == 0:
-            self.history.invoke(process, Put(key, value))
+            self.history.invoke(process, ModelPut(key, value))
             await self.client.put(key, value)
             self.history.ok(process)
         elif turn % 3 == 1:
-            self.history.invoke(process, Get(key))
+            self.history.invoke(process, ModelGet(key))
             record = await self.client.get(key)
             self.history.ok(process, None if record is None else record.value)
         else:
@@ -240,7 +240,7 @@ async def test_a_write_whose_reply_was_lost_is_applied_once(node: ClusterProcess
     addresses = [Address("127.0.0.1", port)] * 2  # two, so that it asks for no others
     async with KvClient(addresses, timeout_seconds=180) as client:
         reply = await client.cas_value(b"key", None, b"mine")
-        assert isinstance(reply, Written), reply
+        assert isinstance(reply, KvWritten), reply
         assert proxy.cuts == 0
         record = await client.get(b"key")
         assert record is not None and record.version == 1
@@ -258,7 +258,7 @@ async def test_writes_in_doubt_are_settled_when_the_leader_is_killed(
             if value == 20:
                 cluster.kill(leader)
             reply = await client.cas_value(b"counter", b"%d" % value, b"%d" % (value + 1))
-            assert isinstance(reply, Written)
+            assert isinstance(reply, KvWritten)
 
 
 async def test_a_watch_sees_every_revision_once_and_in_order(cluster: ClusterProcess) -> None:

@@ -24,7 +24,7 @@ from quantum.protocols.mqtt.codec import (
     ProtocolVersion,
     Publish,
     ReasonCode,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
@@ -169,7 +169,7 @@ def test_clients_are_refused_by_the_matrix_and_everything_comes_back(
         during = partial(Publish, topic, b"during", 1)
         writer.send(during(packet_id=PacketId(77)))
         older.send(during(packet_id=PacketId(78)))
-        asking.send(Subscribe(PacketId(79), filters))
+        asking.send(SubscribePacket(PacketId(79), filters))
 
         # New sessions, kept ones, and those of older clients are not begun, on any node.
         knocking = [knock(door, f"stranger-{door.port}") for door in (near, far, third)]

@@ -23,7 +23,7 @@ import pytest
 from clustor.runtime.pki.identity import utc_now
 from quantum.edge.tls_development import ClientFiles, issue_client, pki_directory
 from quantum.protocols.mqtt.codec import Disconnect, ReasonCode, Suback, encode_packet
-from quantum.protocols.mqtt.codec.packets import Subscribe, Subscription
+from quantum.protocols.mqtt.codec.packets import SubscribePacket, Subscription
 from quantum.protocols.mqtt.codec.primitives import encode_variable
 from quantum.protocols.mqtt.codec.types import PacketId, TopicFilter
 from tests.interop.broker_process import HOST, BrokerProcess
@@ -308,7 +308,7 @@ def test_filters_that_fork_everywhere_are_bounded(broker: BrokerProcess) -> None
         codes: list[ReasonCode] = []
         for start in range(0, len(lines), 1_024):
             part = tuple(lines[start : start + 1_024])
-            client.send(encode_packet(Subscribe(PacketId(1 + start), part), V5))
+            client.send(encode_packet(SubscribePacket(PacketId(1 + start), part), V5))
             codes += client.expect_answer(Suback).reason_codes
         refused = sum(code is ReasonCode.QUOTA_EXCEEDED for code in codes)
         assert 0 < len(codes) - refused <= 1_200, refused

@@ -21,7 +21,7 @@ from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.kv.client import KvClient, KvUnavailable
 from clustor.runtime.kv.link import KvLink
-from clustor.runtime.kv.stream import Operation, Status
+from clustor.runtime.kv.stream import KvOperation, Status
 from clustor.runtime.pki.identity import cluster_id, utc_now
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 
@@ -156,6 +156,6 @@ async def ask_the_leader(cluster: ClusterProcess) -> tuple[int, bytes]:
     link = await KvLink.open(cluster.admin(await asyncio.to_thread(cluster.wait_for_leader)))
     try:
         body = encode_command(Put(Key(b"key"), b"value"))
-        return await link.request(1, Operation.COMMAND, body)
+        return await link.request(1, KvOperation.COMMAND, body)
     finally:
         link.close()

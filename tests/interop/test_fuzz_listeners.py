@@ -50,7 +50,7 @@ def targets_of(broker: BrokerProcess) -> Targets:
     pki = broker.data / PKI_DIRECTORY
     stranger = node_directory(broker.data, NodeId(1)).parent / "stranger"
     issue_node(load_authority(pki, cluster_id("dev")), NOBODY, stranger, utc_now())
-    known = {broker.admin.port, broker.mqtt, broker.mqtts, broker.ws}
+    known = {broker.admin.port, broker.mqtt, broker.mqtts, broker.ws, broker.kafka, broker.amqp}
     (peer,) = listening(broker.pid) - known
     return Targets(
         broker.mqtt,

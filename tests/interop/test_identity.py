@@ -9,7 +9,8 @@ import pytest
 
 from clustor.runtime.development import node_directory
 from clustor.runtime.kv.client import KvClient
-from clustor.runtime.pki.identity import CERTIFICATE_FILE, NodeId, load_certificate, utc_now
+from clustor.runtime.pki.certificate_files import load_certificate
+from clustor.runtime.pki.identity import CERTIFICATE_FILE, NodeId, utc_now
 from quantum.cli import audit, cert
 from quantum.edge.tls_development import ClientFiles, issue_client
 from tests.interop.cluster_process import PATIENT, ClusterProcess

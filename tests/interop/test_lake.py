@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quantum.lake.errors import SourceUnreachable
-from quantum.lake.jobs import Verdict, verify
+from quantum.lake.jobs import TableVerdict, verify
 from quantum.lake.jobs.live import live_digests
 from quantum.lake.jobs.row_files import read_file
 from quantum.lake.table import DirectoryStore, FileKind, Table
@@ -243,7 +243,7 @@ def plant(table: Path, tmp_path: Path, var: str) -> None:
     assert is_named(verify(var, str(copy)), "again.parquet")
 
 
-def is_named(verdict: Verdict, name: str) -> bool:
+def is_named(verdict: TableVerdict, name: str) -> bool:
     return not verdict.is_equal and any(name in each.sentence for each in verdict.strays)
 
 

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import Result
 
 from clustor.runtime.keys.store import create_keyring, load_keyring
+from quantum.archive.feed_page import key_name
 from quantum.cli.exits import Exit
 from quantum.lake import session
-from quantum.node.feed_page import key_name
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.test_archive import publish
 from tests.quantum.lake.jobs.test_commands import run

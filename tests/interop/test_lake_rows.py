@@ -15,7 +15,7 @@ from quantum.lake.errors import BadAddress, SourceUnreachable
 from quantum.lake.feed.client import ClusterSource
 from quantum.lake.offsets import Offsets
 from quantum.lake.opening import open_source
-from quantum.lake.planner import Cutting, Limits, plan
+from quantum.lake.planner import BatchLimits, Cutting, plan
 from quantum.lake.reader import offer_of, read_task
 from quantum.lake.schema import MESSAGE
 from tests.interop.broker_process import BrokerProcess
@@ -46,7 +46,7 @@ def rows(source: LogSource, start: Offsets) -> tuple[pa.Table, Offsets]:
 
 def batches_of(source: LogSource, start: Offsets) -> tuple[list[pa.RecordBatch], Offsets]:
     offers = {prg: offer_of(source, prg) for prg in source.prgs()}
-    end, tasks = plan(start, offers, Limits(), cutting=Cutting(task_bytes=2_000))
+    end, tasks = plan(start, offers, BatchLimits(), cutting=Cutting(task_bytes=2_000))
     return [batch for task in tasks for batch in read_task(source, task, COLUMNS)], end
 
 
@@ -115,7 +115,7 @@ def test_a_broker_that_goes_away_is_waited_for_and_named(tmp_path: Path) -> None
         sent_later = publish(broker.mqtt, "later", 20, 1)
         prg = PrgId("dev", 0)
         offer = offer_of(patient, prg)
-        _, tasks = plan(end, {prg: offer}, Limits())
+        _, tasks = plan(end, {prg: offer}, BatchLimits())
         source = ClusterSource((str(broker.admin),), keys, patience_seconds=0.3)
         broker.kill()
         with pytest.raises(SourceUnreachable) as caught:

@@ -27,7 +27,7 @@ from clustor.kv import Key, Put, encode_command
 from clustor.runtime.admin.caller import Credentials
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import node_directory, prepare_cluster
-from clustor.runtime.kv.stream import Operation, encode_request
+from clustor.runtime.kv.stream import KvOperation, encode_request
 from clustor.runtime.peers.transport import Address
 from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
@@ -60,7 +60,7 @@ class PlantedBroker(BrokerProcess):
     @property
     def peer_port(self) -> int:
         """The port between nodes: the one of its listeners that nobody chose."""
-        known = {self.admin.port, self.mqtt, self.mqtts, self.ws}
+        known = {self.admin.port, self.mqtt, self.mqtts, self.ws, self.kafka, self.amqp}
         (found,) = listening(self.pid) - known
         return found
 
@@ -247,7 +247,7 @@ MQTT_PUBLISH = b"\x30\x0c\x00\x01tplanted!!"
     ("place", "port", "data"),
     {
         "admin": ("admin", "admin", request("GET /planted")),
-        "kv": ("admin", "admin", upgrade() + encode_request(1, 1, Operation.WATCH, b"planted")),
+        "kv": ("admin", "admin", upgrade() + encode_request(1, 1, KvOperation.WATCH, b"planted")),
         "mqtt": ("mqtt", "mqtt", MQTT_CONNECT + MQTT_PUBLISH),
         "websocket": ("listener", "ws", websocket("/planted")),
     }.values(),
@@ -297,7 +297,7 @@ def test_zz_a_slip_in_a_machine_fences_its_group_and_the_others_go_on(
     broker: PlantedBroker, witness: Client
 ) -> None:
     """The last of all: the group stays fenced until it is resumed, or its node starts again."""
-    put = encode_request(7, 1, Operation.COMMAND, encode_command(Put(Key(b"planted"), b"x")))
+    put = encode_request(7, 1, KvOperation.COMMAND, encode_command(Put(Key(b"planted"), b"x")))
     with socket.create_connection((HOST, broker.admin.port), DEADLINE_SECONDS) as line:
         line.sendall(upgrade() + put)
         answer = b""

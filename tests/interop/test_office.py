@@ -13,7 +13,8 @@ from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read
 from clustor.runtime.control.records import operator_of
 from clustor.runtime.development import node_directory
 from clustor.runtime.hardening import Hardening
-from clustor.runtime.pki.identity import PKI_DIRECTORY, load_certificates
+from clustor.runtime.pki.certificate_files import load_certificates
+from clustor.runtime.pki.identity import PKI_DIRECTORY
 from clustor.runtime.release import RELEASE_FILE
 from quantum.cli import admin, keys
 from tests.interop.test_admin_api import CLUSTER, ONE, TlsNode, run, served

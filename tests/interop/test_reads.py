@@ -16,7 +16,7 @@ from clustor.control.moves import SetFollowerReads
 from clustor.kv import Command, Found, Get, Key, Reply, Txn, TxnGet, decode_reply, encode_command
 from clustor.runtime.kv.client import KvClient, KvUnavailable
 from clustor.runtime.kv.link import KvLink
-from clustor.runtime.kv.stream import Operation, Status, WatchEvents, WatchRequest
+from clustor.runtime.kv.stream import KvOperation, Status, WatchEvents, WatchRequest
 from tests.interop.cluster_process import DEADLINE_SECONDS, PATIENT, ClusterProcess
 from tests.interop.control_process import all_healthy, insist, pause, prepared
 from tests.interop.machine import slowness
@@ -64,7 +64,10 @@ async def linked(cluster: ClusterProcess, node: int) -> AsyncIterator[KvLink]:
 
 
 async def ask(
-    cluster: ClusterProcess, node: int, command: Command, operation: Operation = Operation.COMMAND
+    cluster: ClusterProcess,
+    node: int,
+    command: Command,
+    operation: KvOperation = KvOperation.COMMAND,
 ) -> tuple[int, bytes]:
     """Ask one node once, and follow nobody."""
     async with linked(cluster, node) as link:
@@ -72,7 +75,7 @@ async def ask(
 
 
 async def ask_snapshot(cluster: ClusterProcess, node: int) -> tuple[int, bytes]:
-    return await ask(cluster, node, Get(Key(KEY)), Operation.SNAPSHOT_READ)
+    return await ask(cluster, node, Get(Key(KEY)), KvOperation.SNAPSHOT_READ)
 
 
 def value_of(answer: tuple[int, bytes]) -> bytes | None:
@@ -163,7 +166,7 @@ async def seconds_to_revoke(healthy: ClusterProcess, turn: int) -> float:
         assert refusal_of(await ask_snapshot(healthy, follower)) == REVOKED
         watch = msgspec.msgpack.encode(WatchRequest(revision, []))
         async with linked(healthy, follower) as link:
-            status, leader = await link.request(1, Operation.WATCH, watch)
+            status, leader = await link.request(1, KvOperation.WATCH, watch)
             assert status == Status.NOT_LEADER
             assert leader.decode() == str(healthy.admin(healthy.wait_for_leader()))
 
@@ -216,7 +219,7 @@ async def test_a_clients_watch_goes_where_it_is_served(healthy: ClusterProcess) 
 
 
 async def refused_for(
-    cluster: ClusterProcess, node: int, *words: str, operation: Operation = Operation.COMMAND
+    cluster: ClusterProcess, node: int, *words: str, operation: KvOperation = KvOperation.COMMAND
 ) -> str:
     """Wait until a node refuses reads with one of these words; return which."""
     async with asyncio.timeout(DEADLINE_SECONDS):
@@ -262,7 +265,7 @@ async def is_judged_while_stale(
     """Ask everything of a leader whose copy is stale; False: it was not until the end."""
     said = [
         await refused_for(cluster, leader, STALE, EXPIRED),
-        await refused_for(cluster, follower, REVOKED, EXPIRED, operation=Operation.SNAPSHOT_READ),
+        await refused_for(cluster, follower, REVOKED, EXPIRED, operation=KvOperation.SNAPSHOT_READ),
         await why_unavailable(cluster, leader),
     ]
     looked = await ask(cluster, leader, Txn([], [TxnGet(Key(KEY))]))

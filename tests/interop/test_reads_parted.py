@@ -19,12 +19,12 @@ from random import Random
 import pytest
 
 from clustor.control.moves import SetFollowerReads
-from clustor.kv import Conflict, Record
+from clustor.kv import Conflict, KvRecord
 from clustor.runtime.kv.client import KvClient, KvUnavailable
 from clustor.runtime.peers.transport import Address
 from clustor.sim import linearizability
-from clustor.sim.history import History, Process
-from clustor.sim.models import Cas, Get, KeyValue, KvCall, Put
+from clustor.sim.history import CallHistory, Process
+from clustor.sim.models import Cas, KeyValue, KvCall, ModelGet, ModelPut
 from tests.clustor.runtime.waiting import until
 from tests.interop.control_process import call_once
 from tests.interop.namespaces import CLIENT, Network, why_impossible, within
@@ -46,7 +46,7 @@ class ReadLoad:
     def __init__(self, addresses: list[Address]) -> None:
         self._addresses = addresses
         self._processes = itertools.count()
-        self.history: History[KvCall] = History()
+        self.history: CallHistory[KvCall] = CallHistory()
         self.changes: dict[int, tuple[bytes, bytes]] = {}
         """What each revision changed, whoever showed it."""
         self.seen: Counter[str] = Counter()
@@ -92,14 +92,14 @@ class ReadLoad:
             reply = await client.cas_value(key, expected, value)
             self.history.ok(process, not isinstance(reply, Conflict))
         else:
-            self.history.invoke(process, Put(key, value))
+            self.history.invoke(process, ModelPut(key, value))
             await client.put(key, value)
             self.history.ok(process)
         self.seen["writes"] += 1
 
     async def _read(self, client: KvClient, process: Process, worker: int, turn: int) -> None:
         key = b"key-%d" % ((worker + turn) % KEYS)
-        self.history.invoke(process, Get(key))
+        self.history.invoke(process, ModelGet(key))
         record = await client.get(key)
         self.history.ok(process, None if record is None else record.value)
         self.seen["reads"] += 1
@@ -141,7 +141,7 @@ class ReadLoad:
                 self.seen["watched"] += len(found.events)
             await watching.aclose()
 
-    def show(self, record: Record) -> None:
+    def show(self, record: KvRecord) -> None:
         """Take what somebody was shown: a revision is one change, whoever shows it."""
         shown = (bytes(record.key), bytes(record.value))
         assert self.changes.setdefault(record.mod_revision, shown) == shown, record

@@ -17,15 +17,10 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from clustor.runtime.development import node_directory
-from clustor.runtime.keys.rotation import epochs_in_use
+from clustor.runtime.keys.epochs_in_use import epochs_in_use
 from clustor.runtime.kv.client import KvClient, KvUnavailable
-from clustor.runtime.pki.identity import (
-    CERTIFICATE_FILE,
-    NodeId,
-    client_context,
-    load_certificate,
-    utc_now,
-)
+from clustor.runtime.pki.certificate_files import load_certificate
+from clustor.runtime.pki.identity import CERTIFICATE_FILE, NodeId, client_context, utc_now
 from quantum.cli import audit, cert, keys
 from quantum.edge.tls_development import ClientFiles, issue_client, pki_directory
 from tests.interop.cluster_process import PATIENT, ClusterProcess

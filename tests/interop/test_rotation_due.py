@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from clustor.log.keyfile import decode_keyring
+from clustor.runtime.keys.lifecycle import WISH_PREFIX
 from clustor.runtime.keys.rotation import REGISTRY_FILE
 from clustor.runtime.keys.signers import REGISTRY_FILE as SIGNERS_FILE
-from clustor.runtime.keys.signers import WISH_PREFIX
 from clustor.runtime.keys.store import KEYRING_FILE, KEYS_DIRECTORY, read_staged
 from clustor.security import KeyState, KeyUse, decode_registry
 from tests.interop.cluster_process import PATIENT, ClusterProcess

@@ -84,8 +84,8 @@ def command(machine: dict[str, object], home: Path, mqtt: int) -> list[str]:
     for kind in ("tmpfs", "overlay"):
         if kind in wanted:
             wanted = {"size": "512m"} | wanted | {kind: str(home)}
-    mqtts, ws, admin = free_ports(3)
-    doors = {"mqtt": mqtt, "mqtts": mqtts, "ws": ws, "admin": admin}
+    mqtts, ws, amqp, admin = free_ports(4)
+    doors = {"mqtt": mqtt, "mqtts": mqtts, "ws": ws, "amqp": amqp, "admin": admin}
     flags = [part for door, port in doors.items() for part in (f"--{door}", f"127.0.0.1:{port}")]
     if os.geteuid() != 0 and {"tmpfs", "overlay"} & wanted.keys():
         pytest.skip("only root may mount a file system")

@@ -47,21 +47,22 @@ class Broker:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self.mqtt, self.mqtts, self.ws, self.admin = free_ports(4)
+        self.mqtt, self.mqtts, self.ws, self.amqp, self.admin = free_ports(5)
 
     @property
     def flags(self) -> list[str]:
         ways = {"mqtt": self.mqtt, "mqtts": self.mqtts, "ws": self.ws, "admin": self.admin}
+        ways["amqp"] = self.amqp
         addresses = [part for way, port in ways.items() for part in (f"--{way}", at(port))]
         return ["up", "--data", str(self.data), *addresses]
 
     @contextmanager
-    def running(self) -> Iterator[subprocess.Popen[str]]:
+    def running(self, *more: str) -> Iterator[subprocess.Popen[str]]:
         log = self.data.parent / "up.log"
         with (
             log.open("a") as written,
             subprocess.Popen(
-                [sys.executable, "-c", QUANTUM, *self.flags],
+                [sys.executable, "-c", QUANTUM, *self.flags, *more],
                 stdout=subprocess.PIPE,
                 stderr=written,
                 text=True,
@@ -136,6 +137,22 @@ def test_what_was_acknowledged_survives_kill_nine(tmp_path: Path) -> None:
         assert process.wait(180) == 0
 
 
+def partitions_of(broker: Broker) -> int:
+    done = answered("status", "--admin", at(broker.admin), "--json")
+    return len(json.loads(done.stdout)["partitions"])
+
+
+def test_a_broker_has_one_partition_unless_it_was_made_with_more(
+    broker: Broker, tmp_path: Path
+) -> None:
+    assert partitions_of(broker) == 1
+    larger = Broker(tmp_path / "var")
+    with larger.running("--tenant-prgs", "3"):
+        assert partitions_of(larger) == 3
+    with larger.running():
+        assert partitions_of(larger) == 3
+
+
 def test_a_second_broker_on_the_same_data_or_port_is_told(broker: Broker, tmp_path: Path) -> None:
     again = quantum(*broker.flags)
     assert again.returncode == 3
@@ -153,7 +170,7 @@ def test_a_second_broker_on_the_same_data_or_port_is_told(broker: Broker, tmp_pa
     {
         "plaintext for the world": (["--mqtt", "0.0.0.0:1883"], "--mqtt is '0.0.0.0:1883'"),
         "an address that is none": (["--mqtts", "x"], "--mqtts is 'x', and must be HOST:PORT"),
-        "no partitions": (["--tenant-prgs", "0"], "a whole number from 1 to 512"),
+        "partitions beyond number": (["--tenant-prgs", "513"], "a whole number from 0 to 512"),
         "no such file": (["--config", "nowhere.toml"], "cannot read nowhere.toml"),
     }.values(),
 )

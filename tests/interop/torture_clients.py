@@ -27,7 +27,7 @@ from quantum.protocols.mqtt.codec import (
     Pubrec,
     Pubrel,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
@@ -201,7 +201,7 @@ class Subscriber(Client):
     def on_connected(self, line: Line) -> None:
         if not self.subscribed.is_set():
             wanted = Subscription(TopicFilter(self.topic_filter.encode()), self.qos)
-            line.send(Subscribe(PacketId(1), (wanted,)))
+            line.send(SubscribePacket(PacketId(1), (wanted,)))
 
     def on_packet(self, line: Line, packet: Packet) -> None:
         match packet:

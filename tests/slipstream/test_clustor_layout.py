@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustor.kv import Key, Record, Revision, prefix_end
+from clustor.kv import Key, KvRecord, Revision, prefix_end
 from clustor.runtime.peers.transport import Address
 from slipstream.backends import open_connection
 from slipstream.clustor.connection import ClustorConnection, ClustorConnectionConfig
@@ -19,10 +19,10 @@ tokens = st.text(st.characters(exclude_characters=" \t\r\n\0*>.", exclude_catego
 keys = st.lists(tokens.filter(bool), min_size=1, max_size=3).map(".".join)
 
 
-def record(key: bytes, revision: int, value: bytes = b"v", *, born: int | None = None) -> Record:
+def record(key: bytes, revision: int, value: bytes = b"v", *, born: int | None = None) -> KvRecord:
     version = 1 if value else 0
     created = Revision(revision if born is None else born)
-    return Record(Key(key), value, created, Revision(revision), version, 0)
+    return KvRecord(Key(key), value, created, Revision(revision), version, 0)
 
 
 @given(names, names, keys, keys)

@@ -17,33 +17,33 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from clustor.control.calls import Command
-from clustor.control.draft import Draft, Reading, Refuse, prefix_of, scan_records
+from clustor.control.draft import Draft, DraftReading, Refuse, prefix_of, scan_records
 from clustor.control.objects import ControlObject, canonical, decode_object, key_of
-from clustor.control.rbac import Authority
-from clustor.control.types import Count, Digest, Identity, Name, RefusalCode, Role, Text
+from clustor.control.rbac import CallerAuthority
+from clustor.control.types import AccessRole, Count, Digest, Identity, Name, RefusalCode, Text
 from clustor.kv import Key
 
 TOUCHED_MAX: Final = 16
 NOTHING: Final = bytes(32)  # before the first record
 
 
-class Ring(StrEnum):
+class AuditRing(StrEnum):
     CALLS = "calls"
     PUBLICATIONS = "publications"
 
 
-RING_RECORDS_MAX: Final = {Ring.CALLS: 16_384, Ring.PUBLICATIONS: 4_096}
+RING_RECORDS_MAX: Final = {AuditRing.CALLS: 16_384, AuditRing.PUBLICATIONS: 4_096}
 
 
 class AuditRecord(ControlObject, frozen=True, kw_only=True):
     """Who did what, when, and what became of it."""
 
     PREFIX: ClassVar[str] = "audit/"
-    ring: Ring
+    ring: AuditRing
     sequence: Count
     at: Count
     identity: Identity
-    roles: tuple[Role, ...]
+    roles: tuple[AccessRole, ...]
     break_glass: Name | None
     kind: Text
     request_id: Name
@@ -61,7 +61,7 @@ class AuditIndex(ControlObject, frozen=True, kw_only=True):
     """How far the archive has come (quantumqtt §9.6)."""
 
     PREFIX: ClassVar[str] = "audit_index/"
-    ring: Ring
+    ring: AuditRing
     through: Count
     sha256: Digest  # of the archived segment
     location: Text
@@ -74,13 +74,15 @@ class AuditIndex(ControlObject, frozen=True, kw_only=True):
 class IndexAudit(Command, frozen=True, kw_only=True):
     """Record that the trail was archived through a sequence."""
 
-    ring: Ring
+    ring: AuditRing
     through: Count
     sha256: Digest
     location: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 
 
-def on_index_audit(draft: Draft, _authority: Authority, command: IndexAudit) -> dict[str, Any]:
+def on_index_audit(
+    draft: Draft, _authority: CallerAuthority, command: IndexAudit
+) -> dict[str, Any]:
     held = draft.find(AuditIndex, command.ring.value)
     if held is not None and command.through <= held.through:
         raise Refuse(RefusalCode.CONFLICT, "archived already", through=held.through)
@@ -101,13 +103,13 @@ def on_index_audit(draft: Draft, _authority: Authority, command: IndexAudit) -> 
 class AuditTrail:
     """Both rings, as they follow from the records in the store."""
 
-    def __init__(self, store: Reading, observe: Callable[[AuditRecord], None]) -> None:
+    def __init__(self, store: DraftReading, observe: Callable[[AuditRecord], None]) -> None:
         """Load both rings; `observe` sees each record, in order."""
         self._store = store
         self._by_request: dict[tuple[str, str], Key] = {}
-        self._sequences: dict[Ring, deque[tuple[int, tuple[str, str]]]] = {}
-        self._previous: dict[Ring, bytes] = {}
-        for ring in Ring:
+        self._sequences: dict[AuditRing, deque[tuple[int, tuple[str, str]]]] = {}
+        self._previous: dict[AuditRing, bytes] = {}
+        for ring in AuditRing:
             self._sequences[ring] = deque()
             self._previous[ring] = NOTHING
             for record in scan_records(store, prefix_of(AuditRecord, ring.value)):
@@ -128,15 +130,15 @@ class AuditTrail:
         found = self._store.get(key) if key is not None else None
         return decode_object(AuditRecord, found.value) if found is not None else None
 
-    def next_sequence(self, ring: Ring) -> int:
+    def next_sequence(self, ring: AuditRing) -> int:
         sequences = self._sequences[ring]
         return sequences[-1][0] + 1 if sequences else 1
 
-    def oldest_sequence(self, ring: Ring) -> int:
+    def oldest_sequence(self, ring: AuditRing) -> int:
         sequences = self._sequences[ring]
         return sequences[0][0] if sequences else 1
 
-    def previous(self, ring: Ring) -> bytes:
+    def previous(self, ring: AuditRing) -> bytes:
         return self._previous[ring]
 
     def append(self, record: AuditRecord, changes: dict[Key, bytes | None]) -> None:

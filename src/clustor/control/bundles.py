@@ -15,10 +15,10 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from clustor.control.calls import Command
-from clustor.control.draft import Draft, Reading, Refuse, find, scan
+from clustor.control.draft import Draft, DraftReading, Refuse, find, scan
 from clustor.control.objects import ControlObject, canonical, key_of
 from clustor.control.placement import Placement
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import Count, Digest, Name, Ratio, RefusalCode, Text
 from clustor.kv import Key
 
@@ -119,7 +119,7 @@ class DefineActivate(Command, frozen=True, kw_only=True):
 
 
 def on_publish_bundle(
-    draft: Draft, _authority: Authority, command: PublishBundle
+    draft: Draft, _authority: CallerAuthority, command: PublishBundle
 ) -> dict[str, Any]:
     draft.absent(DefinitionBundle, command.bundle_id)
     if sha256(command.definition_blob).digest() != command.sha256:
@@ -137,7 +137,9 @@ def on_publish_bundle(
     return {"bundle_id": command.bundle_id}
 
 
-def on_arm_barrier(draft: Draft, _authority: Authority, command: ArmBarrier) -> dict[str, Any]:
+def on_arm_barrier(
+    draft: Draft, _authority: CallerAuthority, command: ArmBarrier
+) -> dict[str, Any]:
     draft.absent(ActivationBarrier, command.barrier_id)
     draft.need(DefinitionBundle, command.bundle_id)
     for partition_id in command.partitions:
@@ -158,7 +160,9 @@ def on_arm_barrier(draft: Draft, _authority: Authority, command: ArmBarrier) -> 
     return {"warmup_deadline": deadline}
 
 
-def on_report_warmup(draft: Draft, authority: Authority, command: ReportWarmup) -> dict[str, Any]:
+def on_report_warmup(
+    draft: Draft, authority: CallerAuthority, command: ReportWarmup
+) -> dict[str, Any]:
     authority.require_node(command.node_id)
     draft.need(DefinitionBundle, command.bundle_id)
     placement = draft.need(Placement, command.partition_id)
@@ -178,7 +182,7 @@ def on_report_warmup(draft: Draft, authority: Authority, command: ReportWarmup) 
 
 
 def on_define_activate(
-    draft: Draft, _authority: Authority, command: DefineActivate
+    draft: Draft, _authority: CallerAuthority, command: DefineActivate
 ) -> dict[str, Any]:
     barrier = draft.need(ActivationBarrier, command.barrier_id)
     if barrier.state is not BarrierState.ARMED:
@@ -216,7 +220,7 @@ def on_define_activate(
 
 
 def recent_reports(
-    store: Reading, barrier: ActivationBarrier, partition_id: int, now_ms: int
+    store: DraftReading, barrier: ActivationBarrier, partition_id: int, now_ms: int
 ) -> list[WarmupReadiness]:
     """Return what the replicas of a partition said lately enough for a barrier, by node."""
     found = [
@@ -227,7 +231,7 @@ def recent_reports(
     return sorted(found, key=lambda each: each.reported_by)
 
 
-def ready_ratio(store: Reading, partition_id: int, reports: Iterable[WarmupReadiness]) -> int:
+def ready_ratio(store: DraftReading, partition_id: int, reports: Iterable[WarmupReadiness]) -> int:
     """Return how ready a partition is, in millionths: the mean of its voters."""
     placement = find(store, Placement, partition_id)
     voters = placement.members.voters if placement is not None else ()
@@ -240,7 +244,7 @@ def ready_ratio(store: Reading, partition_id: int, reports: Iterable[WarmupReadi
 # The node's side.
 
 
-def on_trial(store: Reading, partition_id: int, now_ms: int) -> ActivationBarrier | None:
+def on_trial(store: DraftReading, partition_id: int, now_ms: int) -> ActivationBarrier | None:
     """Return the barrier whose bundle a partition's replicas try now: the one armed last."""
     armed = [
         each
@@ -252,7 +256,7 @@ def on_trial(store: Reading, partition_id: int, now_ms: int) -> ActivationBarrie
     return max(armed, key=lambda each: (each.armed_at, each.barrier_id), default=None)
 
 
-def activated(store: Reading, partition_id: int) -> ActivationBarrier | None:
+def activated(store: DraftReading, partition_id: int) -> ActivationBarrier | None:
     """Return the barrier that opened last for a partition: its bundle shall be in force."""
     opened = [
         each

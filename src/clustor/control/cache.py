@@ -26,8 +26,17 @@ from clustor.control.proofs import (
 )
 from clustor.control.refresh import refresh_delay_ms
 from clustor.control.signing import Signature
-from clustor.kv import Compacted, Events, Key, NotYet, Page, Record, Revision, StoreId
-from clustor.kv.ordered_keys import OrderedKeys
+from clustor.kv import (
+    Events,
+    EventsCompacted,
+    Key,
+    KvRecord,
+    NotYet,
+    OrderedKeys,
+    RecordPage,
+    Revision,
+    StoreId,
+)
 from clustor.log.types import DurabilityModeEpoch, PartitionId
 from clustor.raft.control_plane import (
     CacheState,
@@ -60,7 +69,7 @@ _NEVER: Final = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClockReading:
     """A reading of both clocks: ages go by the first, stamps are of the second."""
 
     monotonic_ms: int
@@ -68,7 +77,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class CacheCursor:
     """Where the watch goes on; it means something in this store only."""
 
     store_id: StoreId
@@ -94,9 +103,9 @@ class ControlCache:
     def __init__(self, numbers: ControlPlaneNumbers) -> None:
         self._numbers = numbers
         self._view = ControlPlaneView(numbers)  # knows the states by age
-        self._records: dict[Key, Record] = {}
+        self._records: dict[Key, KvRecord] = {}
         self._keys = OrderedKeys()
-        self.cursor: Cursor | None = None  # None: list everything first
+        self.cursor: CacheCursor | None = None  # None: list everything first
         self.tenants_revision = 0  # of the newest change to what a broker acts on
         self.confirmed_unix_ms: int | None = None
         self.cache_expiry_total = 0
@@ -110,10 +119,10 @@ class ControlCache:
 
     def listed(
         self,
-        cursor: Cursor,
-        records: Iterable[Record],
+        cursor: CacheCursor,
+        records: Iterable[KvRecord],
         *,
-        asked: Moment,
+        asked: ClockReading,
         confirmed: bool,
     ) -> None:
         """Replace the copy by a listing: the first one, or after the history was compacted."""
@@ -127,10 +136,10 @@ class ControlCache:
 
     def polled(
         self,
-        answer: Events | Compacted | NotYet,
+        answer: Events | EventsCompacted | NotYet,
         *,
         store_id: StoreId,
-        asked: Moment,
+        asked: ClockReading,
         confirmed: bool,
     ) -> None:
         """Take the answer to a poll from the cursor; what was seen before is passed over.
@@ -141,20 +150,20 @@ class ControlCache:
         """
         assert self.cursor is not None, "list first"
         rewound = isinstance(answer, NotYet) and confirmed
-        if store_id != self.cursor.store_id or isinstance(answer, Compacted) or rewound:
+        if store_id != self.cursor.store_id or isinstance(answer, EventsCompacted) or rewound:
             self.cursor = None
         elif isinstance(answer, Events):
             self._fold_all(answer, self.cursor)
             self._heard(asked, confirmed=confirmed and not answer.more)
 
-    def _fold_all(self, events: Events, cursor: Cursor) -> None:
+    def _fold_all(self, events: Events, cursor: CacheCursor) -> None:
         for event in events.events:
             if event.mod_revision > cursor.revision:
                 self._fold(event)
         revision = max(cursor.revision, events.through)
-        self.cursor = Cursor(cursor.store_id, Revision(revision))
+        self.cursor = CacheCursor(cursor.store_id, Revision(revision))
 
-    def _fold(self, record: Record) -> None:
+    def _fold(self, record: KvRecord) -> None:
         if record.key.startswith(UNWATCHED):
             return
         if record.key.startswith(OF_TENANTS):
@@ -172,7 +181,7 @@ class ControlCache:
             epochs = decode_object(KeyEpochs, record.value).parts()
             self._highest_epochs = _highest(self._highest_epochs, epochs)
 
-    def _heard(self, asked: Moment, *, confirmed: bool) -> None:
+    def _heard(self, asked: ClockReading, *, confirmed: bool) -> None:
         if not confirmed:
             return
         age_ms = self._view.cache_age_ms(asked.monotonic_ms)
@@ -182,11 +191,11 @@ class ControlCache:
 
     # How old it is.
 
-    def age_ms(self, now: Moment) -> int | None:
+    def age_ms(self, now: ClockReading) -> int | None:
         """Return the time since the copy was known to be whole; None: never."""
         return self._view.cache_age_ms(now.monotonic_ms)
 
-    def state(self, now: Moment) -> CacheState:
+    def state(self, now: ClockReading) -> CacheState:
         """Name the state by age, and count an expiry when it is first seen."""
         state = self._view.cache_state(now.monotonic_ms)
         is_expired = state is CacheState.EXPIRED
@@ -195,7 +204,7 @@ class ControlCache:
         self._was_expired = is_expired
         return state
 
-    def refresh_delay_ms(self, now: Moment) -> int:
+    def refresh_delay_ms(self, now: ClockReading) -> int:
         """Say how long to wait before the next attempt (clustor §14.2)."""
         age_ms = self.age_ms(now)
         age_ms = self._numbers.cache_grace_ms if age_ms is None else age_ms
@@ -203,17 +212,17 @@ class ControlCache:
 
     # What it says.
 
-    def get(self, key: Key) -> Record | None:
+    def get(self, key: Key) -> KvRecord | None:
         return self._records.get(key)
 
-    def range(self, start: bytes, end: bytes | None, limit: int) -> Page:
+    def range(self, start: bytes, end: bytes | None, limit: int) -> RecordPage:
         revision = self.cursor.revision if self.cursor is not None else Revision(0)
-        records: list[Record] = []
+        records: list[KvRecord] = []
         for key in self._keys.between(start, end):
             if len(records) >= limit:
-                return Page(revision, records, more=True)
+                return RecordPage(revision, records, more=True)
             records.append(self._records[key])
-        return Page(revision, records, more=False)
+        return RecordPage(revision, records, more=False)
 
     @property
     def key_epoch_replay(self) -> bool:
@@ -222,7 +231,7 @@ class ControlCache:
         epochs = held.parts() if held is not None else _NEVER
         return _highest(epochs, self._highest_epochs) != epochs
 
-    def word_for(self, partition_id: PartitionId, now: Moment) -> PartitionWord | None:
+    def word_for(self, partition_id: PartitionId, now: ClockReading) -> PartitionWord | None:
         """Say to a group what the control plane says; None while it was never heard."""
         age_ms = self.age_ms(now)
         if age_ms is None:
@@ -238,7 +247,7 @@ class ControlCache:
         updates = tuple(replace(word, proof=proof) for proof in proofs) or (word,)
         return PartitionWord(self._reconciled(partition_id), updates, self._ack(partition_id))
 
-    def _proofs(self, partition_id: PartitionId, now: Moment) -> Iterator[VerifiedProof]:
+    def _proofs(self, partition_id: PartitionId, now: ClockReading) -> Iterator[VerifiedProof]:
         conflict = find(self, ProofConflict, partition_id)
         if conflict is not None:
             for each in (conflict.held, conflict.rival):
@@ -252,7 +261,7 @@ class ControlCache:
         if self._verifies(record, published.proof, published.controlplane_signature):
             yield _verified(published.proof, now)
 
-    def _verifies(self, record: Record, proof: ProofTuple, signature: Signature) -> bool:
+    def _verifies(self, record: KvRecord, proof: ProofTuple, signature: Signature) -> bool:
         """Verify a proof once per revision of it."""
         known = self._verified.get(proof.partition_id)
         if known is not None and known[0] == record.mod_revision:
@@ -295,13 +304,13 @@ class ControlCache:
 
     @classmethod
     def from_image(
-        cls, numbers: ControlPlaneNumbers, image: CacheImage, now: Moment
+        cls, numbers: ControlPlaneNumbers, image: CacheImage, now: ClockReading
     ) -> ControlCache:
         """Go on from a copy. Its age is what the clock on the wall says, if that is believable."""
         cache = cls(numbers)
         for record in image.records:
             cache._fold(record)
-        cache.cursor = Cursor(image.store_id, image.revision)
+        cache.cursor = CacheCursor(image.store_id, image.revision)
         cache._highest_epochs = _highest(cache._highest_epochs, image.highest_epochs)
         cache.confirmed_unix_ms = image.confirmed_unix_ms
         if image.confirmed_unix_ms is not None and image.confirmed_unix_ms <= now.unix_ms:
@@ -315,5 +324,5 @@ def _highest(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[in
     return (max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2]))
 
 
-def _verified(proof: ProofTuple, now: Moment) -> VerifiedProof:
+def _verified(proof: ProofTuple, now: ClockReading) -> VerifiedProof:
     return VerifiedProof(proof.proven(), max(0, now.unix_ms - proof.updated_at))

@@ -6,7 +6,7 @@ import msgspec
 from xxhash import xxh3_128_digest
 
 from clustor.control.errors import ImageRefused
-from clustor.kv import Record, Revision, StoreId
+from clustor.kv import KvRecord, Revision, StoreId
 
 _VERSION = 1
 _CHECKSUM_BYTES = 16
@@ -20,7 +20,7 @@ class CacheImage(msgspec.Struct, array_like=True, forbid_unknown_fields=True, kw
     revision: Revision
     confirmed_unix_ms: int | None
     highest_epochs: tuple[int, int, int]
-    records: list[Record]
+    records: list[KvRecord]
 
 
 _decoder = msgspec.msgpack.Decoder(CacheImage)

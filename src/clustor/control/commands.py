@@ -36,16 +36,16 @@ from clustor.control import (
     signing,
     tenants,
 )
-from clustor.control.audit import Ring
+from clustor.control.audit import AuditRing
 from clustor.control.calls import Command
 from clustor.control.draft import Draft
-from clustor.control.rbac import Authority
-from clustor.control.types import OverrideScope, Role
+from clustor.control.rbac import CallerAuthority
+from clustor.control.types import AccessRole, OverrideScope
 
-Handler: TypeAlias = Callable[[Draft, Authority, Any], dict[str, Any]]
+Handler: TypeAlias = Callable[[Draft, CallerAuthority, Any], dict[str, Any]]
 
 
-class Freshness(StrEnum):
+class CacheFreshness(StrEnum):
     """How fresh the cache of the node that takes the call must be (clustor §14.2, qq §§8.7, 19.2).
 
     ANY is for what nodes publish: a proof that needed a fresh cache could never end an outage.
@@ -62,9 +62,9 @@ class CommandKind:
 
     command: type[Command]
     handler: Handler
-    roles: frozenset[Role]
-    freshness: Freshness = Freshness.NOT_EXPIRED
-    ring: Ring = Ring.CALLS
+    roles: frozenset[AccessRole]
+    freshness: CacheFreshness = CacheFreshness.NOT_EXPIRED
+    ring: AuditRing = AuditRing.CALLS
     scope: OverrideScope | None = None
     is_policy: bool = False  # counts against the rate of quantumqtt §8.2.1
 
@@ -78,14 +78,14 @@ class CommandKind:
         return not self.roles
 
 
-_OPERATOR: Final = frozenset({Role.OPERATOR})
-_TENANT: Final = frozenset({Role.OPERATOR, Role.TENANT_ADMIN})
-_NODE: Final = frozenset({Role.NODE})
-_EITHER: Final = frozenset({Role.OPERATOR, Role.NODE})
-_GLASS: Final = frozenset({Role.BREAK_GLASS})
-_OPEN: Final[frozenset[Role]] = frozenset()
-_FRESH, _ANY = Freshness.FRESH, Freshness.ANY
-_BY_NODES = Ring.PUBLICATIONS
+_OPERATOR: Final = frozenset({AccessRole.OPERATOR})
+_TENANT: Final = frozenset({AccessRole.OPERATOR, AccessRole.TENANT_ADMIN})
+_NODE: Final = frozenset({AccessRole.NODE})
+_EITHER: Final = frozenset({AccessRole.OPERATOR, AccessRole.NODE})
+_GLASS: Final = frozenset({AccessRole.BREAK_GLASS})
+_OPEN: Final[frozenset[AccessRole]] = frozenset()
+_FRESH, _ANY = CacheFreshness.FRESH, CacheFreshness.ANY
+_BY_NODES = AuditRing.PUBLICATIONS
 
 KINDS: Final = (
     CommandKind(genesis.InitializeCluster, genesis.on_initialize_cluster, _OPEN, _ANY),
@@ -193,8 +193,8 @@ class Description:
 
     name: str
     summary: str
-    roles: tuple[Role, ...]
-    freshness: Freshness
+    roles: tuple[AccessRole, ...]
+    freshness: CacheFreshness
     break_glass_scope: OverrideScope | None
     schema: dict[str, Any]
 

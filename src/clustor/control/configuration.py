@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Final, TypeAlias
 import msgspec
 
 from clustor.control.calls import Command
-from clustor.control.draft import Draft, Reading, Refuse, find, scan
+from clustor.control.draft import Draft, DraftReading, Refuse, find, scan
 from clustor.control.objects import ControlObject, key_of
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import Count, Identity, Name, RefusalCode, Text
 from clustor.kv import Key
 
@@ -33,7 +33,7 @@ class ScopeKind(StrEnum):
     DEFINITION = "Definition"
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class SettingScope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     kind: ScopeKind
     name: Name = "all"  # of the cluster there is one
 
@@ -42,7 +42,7 @@ class ConfigVersion(ControlObject, frozen=True, kw_only=True):
     """One version of a scope's document, never changed; the newest is in force."""
 
     PREFIX: ClassVar[str] = "config/"
-    scope: Scope
+    scope: SettingScope
     version: Count
     document: Document
     set_by: Identity
@@ -58,7 +58,7 @@ class ConfigHead(ControlObject, frozen=True, kw_only=True):
     """Which version of a scope is in force, and the oldest that is kept."""
 
     PREFIX: ClassVar[str] = "config_head/"
-    scope: Scope
+    scope: SettingScope
     version: Count
     oldest: Count
 
@@ -69,7 +69,7 @@ class ConfigHead(ControlObject, frozen=True, kw_only=True):
 class SetConfiguration(Command, frozen=True, kw_only=True):
     """Replace a scope's document by a new version."""
 
-    scope: Scope
+    scope: SettingScope
     expected_version: Count
     document: Annotated[Document, msgspec.Meta(max_length=MEMBERS_MAX)]
     tag: Text = ""
@@ -78,12 +78,12 @@ class SetConfiguration(Command, frozen=True, kw_only=True):
 class RollBackConfiguration(Command, frozen=True, kw_only=True):
     """Bring an earlier version back, as a new one."""
 
-    scope: Scope
+    scope: SettingScope
     to_version: Count
 
 
 def on_set_configuration(
-    draft: Draft, authority: Authority, command: SetConfiguration
+    draft: Draft, authority: CallerAuthority, command: SetConfiguration
 ) -> dict[str, Any]:
     head = _head(draft, command.scope)
     if head.version != command.expected_version:
@@ -92,7 +92,7 @@ def on_set_configuration(
 
 
 def on_roll_back_configuration(
-    draft: Draft, authority: Authority, command: RollBackConfiguration
+    draft: Draft, authority: CallerAuthority, command: RollBackConfiguration
 ) -> dict[str, Any]:
     head = _head(draft, command.scope)
     held = draft.need(
@@ -101,7 +101,7 @@ def on_roll_back_configuration(
     return _write(draft, authority, head, held.document, tag=held.tag, restores=command.to_version)
 
 
-def _head(draft: Draft, scope: Scope) -> ConfigHead:
+def _head(draft: Draft, scope: SettingScope) -> ConfigHead:
     if (scope.kind is ScopeKind.CLUSTER) != (scope.name == "all"):
         raise Refuse(RefusalCode.INVALID, "the cluster's scope is named 'all', and no other")
     held = draft.find(ConfigHead, scope.kind.value, scope.name)
@@ -110,7 +110,7 @@ def _head(draft: Draft, scope: Scope) -> ConfigHead:
 
 def _write(
     draft: Draft,
-    authority: Authority,
+    authority: CallerAuthority,
     head: ConfigHead,
     document: Document,
     *,
@@ -140,17 +140,17 @@ def _write(
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ValueOrigin:
     """Where a value comes from: the scope, and the version in which it was last changed."""
 
     value: Value
-    scope: Scope
+    scope: SettingScope
     version: int
     set_by: str
     set_at: int
 
 
-def explain(store: Reading, name: str, scopes: Sequence[Scope]) -> Explanation | None:
+def explain(store: DraftReading, name: str, scopes: Sequence[SettingScope]) -> ValueOrigin | None:
     """Say which of `scopes`, from the widest to the narrowest, gives a name its value."""
     for scope in reversed(scopes):
         head = find(store, ConfigHead, scope.kind.value, scope.name)
@@ -162,7 +162,7 @@ def explain(store: Reading, name: str, scopes: Sequence[Scope]) -> Explanation |
     return None
 
 
-def _since(name: str, scope: Scope, versions: list[ConfigVersion]) -> Explanation:
+def _since(name: str, scope: SettingScope, versions: list[ConfigVersion]) -> ValueOrigin:
     """Go back to the version from which on the value has been what it is."""
     newest = versions[-1]
     value, since = newest.document[name], newest
@@ -170,4 +170,4 @@ def _since(name: str, scope: Scope, versions: list[ConfigVersion]) -> Explanatio
         if version.document.get(name) != value or name not in version.document:
             break
         since = version
-    return Explanation(value, scope, since.version, since.set_by, since.set_at)
+    return ValueOrigin(value, scope, since.version, since.set_by, since.set_at)

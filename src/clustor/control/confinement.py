@@ -16,9 +16,9 @@ from clustor.kv import (
     ErrorCode,
     Expire,
     Get,
+    KvRefused,
     Put,
-    Range,
-    Refused,
+    ReadRange,
     Txn,
     TxnDelete,
     TxnDeleteRange,
@@ -33,7 +33,7 @@ from clustor.kv import (
 USER_PREFIXES: Final = (b"user/", b"slipstream/")
 """Users' own keys, and the buckets that Slipstream keeps in this store."""
 
-_RESERVED: Final = encode_reply(Refused(ErrorCode.KEY_RESERVED))
+_RESERVED: Final = encode_reply(KvRefused(ErrorCode.KEY_RESERVED))
 
 
 def refuse_reserved(encoded: bytes) -> bytes | None:
@@ -50,7 +50,7 @@ def refuse_reserved(encoded: bytes) -> bytes | None:
 
 def _is_confined(command: Command) -> bool:
     match command:
-        case Get() | Range() | Expire():
+        case Get() | ReadRange() | Expire():
             return True  # what expires was given its time where it may be written
         case Put() | CasRevision() | CasValue() | Delete():
             return command.key.startswith(USER_PREFIXES)

@@ -8,7 +8,7 @@ from typing import Protocol
 from clustor.control.indexes import Indexes
 from clustor.control.objects import ControlObject, Object, canonical, decode_object, key_of
 from clustor.control.types import RefusalCode
-from clustor.kv import Key, Page, Record, prefix_end
+from clustor.kv import Key, KvRecord, RecordPage, prefix_end
 
 _PAGE = 1024
 
@@ -26,27 +26,27 @@ class Refuse(Exception):  # it is a decision, not an error
         self.facts = facts
 
 
-class Reading(Protocol):
+class DraftReading(Protocol):
     """What can be read of a store: a machine's, a cache's."""
 
-    def get(self, key: Key, /) -> Record | None: ...
+    def get(self, key: Key, /) -> KvRecord | None: ...
 
-    def range(self, start: bytes, end: bytes | None, limit: int, /) -> Page: ...
+    def range(self, start: bytes, end: bytes | None, limit: int, /) -> RecordPage: ...
 
 
-def find(store: Reading, kind: type[Object], *parts: str | int) -> Object | None:
+def find(store: DraftReading, kind: type[Object], *parts: str | int) -> Object | None:
     """Return an object as it stands, or None."""
     record = store.get(key_of(kind, *parts))
     return None if record is None else decode_object(kind, record.value)
 
 
-def scan(store: Reading, kind: type[Object], *parts: str | int) -> Iterator[Object]:
+def scan(store: DraftReading, kind: type[Object], *parts: str | int) -> Iterator[Object]:
     """Walk the objects of a kind (below `parts`) by key."""
     for record in scan_records(store, prefix_of(kind, *parts)):
         yield decode_object(kind, record.value)
 
 
-def scan_records(store: Reading, prefix: bytes) -> Iterator[Record]:
+def scan_records(store: DraftReading, prefix: bytes) -> Iterator[KvRecord]:
     """Walk the records below a prefix by key."""
     start, end = prefix, prefix_end(prefix)
     while True:
@@ -65,7 +65,7 @@ def prefix_of(kind: type[ControlObject], *parts: str | int) -> bytes:
 class Draft:
     """Reads see what was drafted before them; `scan` sees what stands."""
 
-    def __init__(self, store: Reading, indexes: Indexes, now_ms: int) -> None:
+    def __init__(self, store: DraftReading, indexes: Indexes, now_ms: int) -> None:
         self.store = store
         self.indexes = indexes
         self.now_ms = now_ms

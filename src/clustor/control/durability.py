@@ -15,7 +15,7 @@ from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
 from clustor.control.objects import ControlObject, key_of
 from clustor.control.placement import Placement, voters_of
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import Count, ModeName, RefusalCode, Text
 from clustor.kv import Key
 from clustor.log.group_fsync import GroupFsyncClause
@@ -53,7 +53,7 @@ class RecordDurabilityMode(Command, frozen=True, kw_only=True):
 
 
 def on_record_durability_mode(
-    draft: Draft, authority: Authority, command: RecordDurabilityMode
+    draft: Draft, authority: CallerAuthority, command: RecordDurabilityMode
 ) -> dict[str, Any]:
     authority.require_node(command.node_id)
     placed = draft.need(Placement, command.partition_id)

@@ -1,7 +1,6 @@
 """What can go wrong in this room, outside of the refusals that a command is answered with.
 
 ControlError
-├── ControlMisuse     our caller broke the contract of a machine
 └── ImageRefused      the bytes are not a whole, intact image of a cache
 """
 
@@ -19,10 +18,6 @@ class ControlError(Exception):
     def __str__(self) -> str:
         details = ", ".join(f"{name}={value}" for name, value in self.facts.items())
         return f"{self.reason} ({details})" if details else self.reason
-
-
-class ControlMisuse(ControlError):
-    """Our caller broke the contract of a machine."""
 
 
 class ImageRefused(ControlError):

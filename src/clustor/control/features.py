@@ -13,7 +13,7 @@ from clustor.control.draft import Draft, Refuse, prefix_of, scan_records
 from clustor.control.nodes import NodeSpec
 from clustor.control.objects import ControlObject, key_of
 from clustor.control.proofs import ProofConflict
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.signing import Signature, require_signature
 from clustor.control.types import Count, Digest, Identity, KeyPurpose, RefusalCode
 from clustor.kv import Key
@@ -101,7 +101,7 @@ class SetFeatureGate(Command, frozen=True, kw_only=True):
 
 
 def on_publish_feature_manifest(
-    draft: Draft, authority: Authority, command: PublishFeatureManifest
+    draft: Draft, authority: CallerAuthority, command: PublishFeatureManifest
 ) -> dict[str, Any]:
     held = draft.find(FeatureManifest, "manifest")
     expected = held.version + 1 if held is not None else 1
@@ -121,7 +121,7 @@ def on_publish_feature_manifest(
     return {"version": command.version}
 
 
-def _close_orphans(draft: Draft, authority: Authority, manifest: FeatureManifest) -> None:
+def _close_orphans(draft: Draft, authority: CallerAuthority, manifest: FeatureManifest) -> None:
     """Close the gates whose predicate the new manifest changed or dropped."""
     for gate in draft.scan(FeatureGate):
         row = manifest.row(gate.name)
@@ -137,7 +137,7 @@ def _close_orphans(draft: Draft, authority: Authority, manifest: FeatureManifest
 
 
 def on_set_feature_gate(
-    draft: Draft, authority: Authority, command: SetFeatureGate
+    draft: Draft, authority: CallerAuthority, command: SetFeatureGate
 ) -> dict[str, Any]:
     manifest = draft.need(FeatureManifest, "manifest")
     row = manifest.row(command.name)

@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from clustor.control.calls import Command
-from clustor.control.draft import Draft, Reading, Refuse, scan
+from clustor.control.draft import Draft, DraftReading, Refuse, scan
 from clustor.control.objects import ControlObject, key_of
 from clustor.control.overrides import require_override
 from clustor.control.proofs import PublishedProof
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import Count, Digest, Name, OverrideScope, RefusalCode
 from clustor.kv import Key
 
@@ -94,7 +94,9 @@ class LiftFence(Command, frozen=True, kw_only=True):
     fence_id: Name
 
 
-def on_commit_fence(draft: Draft, _authority: Authority, command: CommitFence) -> dict[str, Any]:
+def on_commit_fence(
+    draft: Draft, _authority: CallerAuthority, command: CommitFence
+) -> dict[str, Any]:
     draft.absent(DrFence, command.fence_id)
     newest = draft.find(FenceEpoch, "newest")
     epoch = newest.fence_epoch + 1 if newest is not None else 1
@@ -123,7 +125,7 @@ def _fenced(draft: Draft, partition_id: int) -> FencedIndex:
 
 
 def on_promote_region(
-    draft: Draft, _authority: Authority, command: PromoteRegion
+    draft: Draft, _authority: CallerAuthority, command: PromoteRegion
 ) -> dict[str, Any]:
     fence = _fenced_fence(draft, command.fence_id)
     if command.region == fence.region:
@@ -150,7 +152,7 @@ def on_promote_region(
     return {"fence_epoch": fence.fence_epoch, "behind": len(behind)}
 
 
-def fences_of(store: Reading) -> dict[int, str]:
+def fences_of(store: DraftReading) -> dict[int, str]:
     """Return which partitions are fenced, and by what.
 
     A fence that led to a promotion stands for good: another region has the partition now.
@@ -177,7 +179,7 @@ def _fenced_fence(draft: Draft, fence_id: str) -> DrFence:
     return fence
 
 
-def on_lift_fence(draft: Draft, _authority: Authority, command: LiftFence) -> dict[str, Any]:
+def on_lift_fence(draft: Draft, _authority: CallerAuthority, command: LiftFence) -> dict[str, Any]:
     fence = _fenced_fence(draft, command.fence_id)
     draft.put(msgspec.structs.replace(fence, state=FenceState.LIFTED))
     return {}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from clustor.control.commands import Freshness
-from clustor.control.draft import Reading, find
+from clustor.control.commands import CacheFreshness
+from clustor.control.draft import DraftReading, find
 from clustor.control.features import Feature, FeatureGate, GateState
 from clustor.raft.control_plane import CacheState
 from clustor.raft.reads import FailedClause, ReadRefusal
@@ -123,7 +123,7 @@ def unavailable_reason(failed: Collection[FailedClause]) -> ReadRefusal | None:
 # Clustor §10.3: read availability across modes.
 
 
-class Reader(StrEnum):
+class GateReader(StrEnum):
     LEADER_LINEARIZABLE = "LeaderReadIndexOrLease"
     LEADER_SNAPSHOT_ONLY = "LeaderSnapshotOnly"
     FOLLOWER_SNAPSHOT_ONLY = "FollowerSnapshotOnly"
@@ -140,39 +140,39 @@ class ReadRule(StrEnum):
     OBSERVER_REVOKED = "ObserverRevoked"
 
 
-READ_AVAILABILITY: Final[Mapping[tuple[Reader, bool], ReadRule]] = {
+READ_AVAILABILITY: Final[Mapping[tuple[GateReader, bool], ReadRule]] = {
     # (reader, strict fallback)
-    (Reader.LEADER_LINEARIZABLE, False): ReadRule.WHEN_GATE_PASSES,
-    (Reader.LEADER_LINEARIZABLE, True): ReadRule.NEEDED_FOR_READ_INDEX,
-    (Reader.LEADER_SNAPSHOT_ONLY, False): ReadRule.CLAMPED,
-    (Reader.LEADER_SNAPSHOT_ONLY, True): ReadRule.CLAMPED,
-    (Reader.FOLLOWER_SNAPSHOT_ONLY, False): ReadRule.WITH_CAPABILITY,
-    (Reader.FOLLOWER_SNAPSHOT_ONLY, True): ReadRule.CAPABILITY_REVOKED,
-    (Reader.OBSERVER_STREAM, False): ReadRule.WHILE_FRESH,
-    (Reader.OBSERVER_STREAM, True): ReadRule.OBSERVER_REVOKED,
+    (GateReader.LEADER_LINEARIZABLE, False): ReadRule.WHEN_GATE_PASSES,
+    (GateReader.LEADER_LINEARIZABLE, True): ReadRule.NEEDED_FOR_READ_INDEX,
+    (GateReader.LEADER_SNAPSHOT_ONLY, False): ReadRule.CLAMPED,
+    (GateReader.LEADER_SNAPSHOT_ONLY, True): ReadRule.CLAMPED,
+    (GateReader.FOLLOWER_SNAPSHOT_ONLY, False): ReadRule.WITH_CAPABILITY,
+    (GateReader.FOLLOWER_SNAPSHOT_ONLY, True): ReadRule.CAPABILITY_REVOKED,
+    (GateReader.OBSERVER_STREAM, False): ReadRule.WHILE_FRESH,
+    (GateReader.OBSERVER_STREAM, True): ReadRule.OBSERVER_REVOKED,
 }
 
 
 # Calls to the control plane, by how fresh the node's cache is (clustor §14.2; qq §§8.7, 19.2).
 
-_CALLS: Final[Mapping[Freshness, Mapping[CacheState, ReadRefusal | None]]] = {
-    Freshness.FRESH: {
+_CALLS: Final[Mapping[CacheFreshness, Mapping[CacheState, ReadRefusal | None]]] = {
+    CacheFreshness.FRESH: {
         CacheState.FRESH: None,
         CacheState.CACHED: ReadRefusal.CACHE_NOT_FRESH,
         CacheState.STALE: ReadRefusal.CACHE_NOT_FRESH,
         CacheState.EXPIRED: ReadRefusal.CACHE_EXPIRED,
     },
-    Freshness.NOT_EXPIRED: {
+    CacheFreshness.NOT_EXPIRED: {
         CacheState.FRESH: None,
         CacheState.CACHED: None,
         CacheState.STALE: None,
         CacheState.EXPIRED: ReadRefusal.CACHE_EXPIRED,
     },
-    Freshness.ANY: dict.fromkeys(CacheState),
+    CacheFreshness.ANY: dict.fromkeys(CacheState),
 }
 
 
-def call_refusal(freshness: Freshness, cache: CacheState) -> ReadRefusal | None:
+def call_refusal(freshness: CacheFreshness, cache: CacheState) -> ReadRefusal | None:
     """Say why a node whose cache is this old refuses a call; None: it passes it on."""
     return _CALLS[freshness][cache]
 
@@ -181,7 +181,7 @@ def call_refusal(freshness: Freshness, cache: CacheState) -> ReadRefusal | None:
 
 
 def feature_is_on(
-    store: Reading,
+    store: DraftReading,
     name: Feature,
     predicate_digest: bytes,
     *,

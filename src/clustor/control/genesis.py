@@ -9,7 +9,7 @@ import msgspec
 from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
 from clustor.control.nodes import ClusterConfig, check_profile
-from clustor.control.rbac import Authority, Bindings, RbacManifest, check_bindings
+from clustor.control.rbac import Bindings, CallerAuthority, RbacManifest, check_bindings
 from clustor.control.signing import RegisterKey, on_register_key
 from clustor.control.types import Count, Name, RefusalCode
 
@@ -34,7 +34,7 @@ class CompactHistory(Command, frozen=True, kw_only=True):
 
 
 def on_initialize_cluster(
-    draft: Draft, authority: Authority, command: InitializeCluster
+    draft: Draft, authority: CallerAuthority, command: InitializeCluster
 ) -> dict[str, Any]:
     if draft.find(ClusterConfig, "config") is not None:
         raise Refuse(RefusalCode.ALREADY_INITIALIZED, "the cluster has its name already")
@@ -55,7 +55,7 @@ def on_initialize_cluster(
 
 
 def on_compact_history(
-    draft: Draft, _authority: Authority, command: CompactHistory
+    draft: Draft, _authority: CallerAuthority, command: CompactHistory
 ) -> dict[str, Any]:
     draft.compact_through = command.revision
     return {"oldest_available": command.revision}

@@ -6,10 +6,19 @@ Never stored: a machine that was restored builds it from its objects, so it cann
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from clustor.control.placement import Placement
+
+class PlacedGroup(Protocol):
+    """What a placement counts for."""
+
+    @property
+    def tenant_id(self) -> str | None: ...
+    @property
+    def load(self) -> int: ...
+    @property
+    def occupied(self) -> Iterable[int]: ...
 
 
 class Indexes:
@@ -22,7 +31,7 @@ class Indexes:
         self.node_partitions: Counter[int] = Counter()
         self.tenant_partitions: Counter[str] = Counter()
 
-    def place(self, placement: Placement, sign: int) -> None:
+    def place(self, placement: PlacedGroup, sign: int) -> None:
         """Count a placement in (1) or out (-1)."""
         self.partitions += sign
         if placement.tenant_id is not None:

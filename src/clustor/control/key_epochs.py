@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
 from clustor.control.objects import ControlObject, key_of
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import Count, Digest, RefusalCode
 from clustor.kv import Key
 
@@ -62,7 +62,7 @@ class ReportZeroization(Command, frozen=True, kw_only=True):
 
 
 def on_advance_key_epochs(
-    draft: Draft, _authority: Authority, command: AdvanceKeyEpochs
+    draft: Draft, _authority: CallerAuthority, command: AdvanceKeyEpochs
 ) -> dict[str, Any]:
     held = draft.find(KeyEpochs, "newest")
     fresh = KeyEpochs(
@@ -83,7 +83,7 @@ def on_advance_key_epochs(
 
 
 def on_report_zeroization(
-    draft: Draft, authority: Authority, command: ReportZeroization
+    draft: Draft, authority: CallerAuthority, command: ReportZeroization
 ) -> dict[str, Any]:
     authority.require_node(command.node_id)
     held = draft.need(KeyEpochs, "newest")

@@ -17,11 +17,11 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from clustor.control.calls import Command
-from clustor.control.draft import Draft, Reading, Refuse, find, scan
+from clustor.control.draft import Draft, DraftReading, Refuse, find, scan
 from clustor.control.key_epochs import DECRYPT_ONLY_MS, KeyEpochs, Zeroization
 from clustor.control.nodes import NodeSpec
 from clustor.control.objects import ControlObject, key_of
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import Count, Name, RefusalCode
 from clustor.kv import Key
 
@@ -94,7 +94,7 @@ class ForgetDek(Command, frozen=True, kw_only=True):
     epoch: Epoch
 
 
-def on_grant_dek(draft: Draft, _authority: Authority, command: GrantDek) -> dict[str, Any]:
+def on_grant_dek(draft: Draft, _authority: CallerAuthority, command: GrantDek) -> dict[str, Any]:
     newest = newest_grant(draft.scan(DekGrant))
     held = draft.find(KeyEpochs, "newest")
     if newest is not None and newest.activates_at is None:
@@ -116,7 +116,7 @@ def on_grant_dek(draft: Draft, _authority: Authority, command: GrantDek) -> dict
 
 
 def on_report_dek_ready(
-    draft: Draft, authority: Authority, command: ReportDekReady
+    draft: Draft, authority: CallerAuthority, command: ReportDekReady
 ) -> dict[str, Any]:
     authority.require_node(command.node_id)
     draft.need(DekGrant, command.epoch)
@@ -126,7 +126,9 @@ def on_report_dek_ready(
     return {}
 
 
-def on_activate_dek(draft: Draft, _authority: Authority, command: ActivateDek) -> dict[str, Any]:
+def on_activate_dek(
+    draft: Draft, _authority: CallerAuthority, command: ActivateDek
+) -> dict[str, Any]:
     grant = draft.need(DekGrant, command.epoch)
     if grant.activates_at is not None:
         return {"activates_at": grant.activates_at}
@@ -149,7 +151,7 @@ def on_activate_dek(draft: Draft, _authority: Authority, command: ActivateDek) -
     return {"activates_at": command.activates_at}
 
 
-def on_forget_dek(draft: Draft, _authority: Authority, command: ForgetDek) -> dict[str, Any]:
+def on_forget_dek(draft: Draft, _authority: CallerAuthority, command: ForgetDek) -> dict[str, Any]:
     draft.need(DekGrant, command.epoch)
     gone = {each.node_id for each in draft.scan(Zeroization) if each.dek_epoch == command.epoch}
     left = [each.node_id for each in draft.scan(NodeSpec) if each.node_id not in gone]
@@ -183,7 +185,7 @@ class DekFacts:
 
 
 def plan_deks(
-    store: Reading, facts: DekFacts, now_ms: int, new_key: Callable[[int], GrantDek]
+    store: DraftReading, facts: DekFacts, now_ms: int, new_key: Callable[[int], GrantDek]
 ) -> Command | None:
     """Return the next call that the cluster's data keys need; None: nothing is due.
 
@@ -207,7 +209,7 @@ def plan_deks(
     return new_key(max(above, held.dek_epoch if held is not None else 0) + 1)
 
 
-def _forgettable(store: Reading, newest: DekGrant | None) -> ForgetDek | None:
+def _forgettable(store: DraftReading, newest: DekGrant | None) -> ForgetDek | None:
     nodes = {each.node_id for each in scan(store, NodeSpec)}
     for grant in scan(store, DekGrant):
         gone = {z.node_id for z in scan(store, Zeroization) if z.dek_epoch == grant.epoch}
@@ -216,7 +218,7 @@ def _forgettable(store: Reading, newest: DekGrant | None) -> ForgetDek | None:
     return None
 
 
-def waits_for(store: Reading, now_ms: int) -> tuple[int, list[int]] | None:
+def waits_for(store: DraftReading, now_ms: int) -> tuple[int, list[int]] | None:
     """Name a granted key that has waited too long, and the nodes that lack it: they are down."""
     newest = newest_grant(scan(store, DekGrant))
     if newest is None or newest.activates_at is not None:
@@ -226,7 +228,7 @@ def waits_for(store: Reading, now_ms: int) -> tuple[int, list[int]] | None:
     return (newest.epoch, lacking) if lacking and is_late else None
 
 
-def grant_to_learn(store: Reading, known_epoch: int) -> DekGrant | None:
+def grant_to_learn(store: DraftReading, known_epoch: int) -> DekGrant | None:
     """Return the granted key that a node must put on disk next: the oldest that it lacks.
 
     `known_epoch` is the newest in its ring. Older ones come first, each with its own moment, so

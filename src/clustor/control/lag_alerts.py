@@ -14,7 +14,7 @@ from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
 from clustor.control.objects import ControlObject, key_of
 from clustor.control.placement import Placement, voters_of
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import Count, RefusalCode
 from clustor.kv import Key
 
@@ -46,7 +46,7 @@ class ReportLag(Command, frozen=True, kw_only=True):
     lag_bytes: Count = 0
 
 
-def on_report_lag(draft: Draft, authority: Authority, command: ReportLag) -> dict[str, Any]:
+def on_report_lag(draft: Draft, authority: CallerAuthority, command: ReportLag) -> dict[str, Any]:
     authority.require_node(command.node_id)
     placed = draft.need(Placement, command.partition_id)
     if command.node_id not in voters_of(placed):

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from clustor.control.admission import PolicyAdmission
-from clustor.control.audit import TOUCHED_MAX, AuditRecord, AuditTrail, Ring
+from clustor.control.audit import TOUCHED_MAX, AuditRecord, AuditRing, AuditTrail
 from clustor.control.calls import Answer, Call, Command, Done, Refused, decode_call, is_call
 from clustor.control.commands import KIND_OF, KINDS, CommandKind, decode_command, scope_needed
 from clustor.control.confinement import refuse_reserved
@@ -26,10 +26,10 @@ from clustor.control.nodes import ClusterConfig, NodeIdentity, identity_digest
 from clustor.control.objects import canonical, decode_object
 from clustor.control.overrides import check_token, consume_token
 from clustor.control.placement import Placement
-from clustor.control.rbac import Authority, RbacManifest
+from clustor.control.rbac import CallerAuthority, RbacManifest
 from clustor.control.tenants import TenantSpec
-from clustor.control.types import STAMP_MAX, RefusalCode, Role
-from clustor.kv import Compact, Key, KvMachine, Limits, StoreId, encode_command
+from clustor.control.types import STAMP_MAX, AccessRole, RefusalCode
+from clustor.kv import Compact, Key, KvLimits, KvMachine, StoreId, encode_command
 
 _PLACEMENTS: Final = prefix_of(Placement)
 _TENANTS: Final = prefix_of(TenantSpec)
@@ -47,13 +47,13 @@ class _Case:
     kind: CommandKind | None
     command_sha256: bytes
     draft: Draft
-    authority: Authority
+    authority: CallerAuthority
 
 
 class ControlMachine:
     """One replica's copy of the control plane. `kv` is the store that everybody watches."""
 
-    def __init__(self, store_id: StoreId, limits: Limits | None = None) -> None:
+    def __init__(self, store_id: StoreId, limits: KvLimits | None = None) -> None:
         self._become(KvMachine(store_id, limits))
 
     def _become(self, store: KvMachine) -> None:
@@ -169,7 +169,7 @@ class ControlMachine:
             self._admission.check(draft.now_ms, self._trail.oldest_sequence(kind.ring))
         result = kind.handler(draft, case.authority, command)
         token = case.call.caller.break_glass
-        if Role.BREAK_GLASS in kind.roles and token is not None:
+        if AccessRole.BREAK_GLASS in kind.roles and token is not None:
             consume_token(draft, token, kind.name, case.call.request_id)
         self._require_values_fit(draft)
         return Done(self.kv.revision + 1, result)
@@ -182,19 +182,21 @@ class ControlMachine:
 
     # Who calls, and whether it may.
 
-    def _authority(self, draft: Draft, identity: str) -> Authority:
+    def _authority(self, draft: Draft, identity: str) -> CallerAuthority:
         """Find the caller's roles in the state as it stands."""
-        bound = self._authorities.get(identity) or Authority(identity, frozenset())
+        bound = self._authorities.get(identity) or CallerAuthority(identity, frozenset())
         node = draft.find(NodeIdentity, identity_digest(identity))
         if node is None:
             return bound
-        return Authority(identity, bound.roles | {Role.NODE}, bound.tenants, node.node_id)
+        return CallerAuthority(
+            identity, bound.roles | {AccessRole.NODE}, bound.tenants, node.node_id
+        )
 
     def _authorize(self, case: _Case, kind: CommandKind, command: Command) -> None:
         if kind.is_open or case.authority.roles & kind.roles:
             return
         scope = scope_needed(kind, command)
-        if Role.BREAK_GLASS in kind.roles and scope is not None:
+        if AccessRole.BREAK_GLASS in kind.roles and scope is not None:
             token = case.call.caller.break_glass
             if token is None:
                 raise Refuse(RefusalCode.BREAK_GLASS_REFUSED, "present a token", scope=scope)
@@ -207,7 +209,7 @@ class ControlMachine:
     # What stands afterwards.
 
     def _record(self, case: _Case, answer: Answer) -> AuditRecord:
-        ring = case.kind.ring if case.kind is not None else Ring.CALLS
+        ring = case.kind.ring if case.kind is not None else AuditRing.CALLS
         return AuditRecord(
             ring=ring,
             sequence=self._trail.next_sequence(ring),
@@ -261,13 +263,13 @@ def _command_of(call: Call) -> Command | None:
         return None
 
 
-def _authorities(manifest: RbacManifest | None) -> dict[str, Authority]:
+def _authorities(manifest: RbacManifest | None) -> dict[str, CallerAuthority]:
     """Gather the bindings by identity."""
-    found: dict[str, Authority] = {}
+    found: dict[str, CallerAuthority] = {}
     for binding in manifest.bindings if manifest is not None else ():
-        held = found.get(binding.identity) or Authority(binding.identity, frozenset())
+        held = found.get(binding.identity) or CallerAuthority(binding.identity, frozenset())
         tenants = {binding.tenant_id} if binding.tenant_id is not None else frozenset()
-        found[binding.identity] = Authority(
+        found[binding.identity] = CallerAuthority(
             binding.identity, held.roles | {binding.role}, held.tenants | tenants
         )
     return found

@@ -18,7 +18,7 @@ from clustor.control.placement import (
     ring_of,
     voters_of,
 )
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.tenants import TenantSpec, TenantTier
 from clustor.control.types import Count, Digest, ModeName, Name, RefusalCode
 
@@ -62,7 +62,7 @@ class RecordMembership(Command, frozen=True, kw_only=True):
 
 
 def on_set_routing_map(
-    draft: Draft, _authority: Authority, command: SetRoutingMap
+    draft: Draft, _authority: CallerAuthority, command: SetRoutingMap
 ) -> dict[str, Any]:
     draft.need(TenantSpec, command.tenant_id)
     held = ring_of(draft, command.tenant_id)
@@ -89,7 +89,7 @@ def on_set_routing_map(
 
 
 def on_set_durability_mode(
-    draft: Draft, _authority: Authority, command: SetDurabilityMode
+    draft: Draft, _authority: CallerAuthority, command: SetDurabilityMode
 ) -> dict[str, Any]:
     held = draft.need(Placement, command.partition_id)
     if held.durability_mode_epoch != command.expected_epoch:
@@ -118,7 +118,7 @@ def _require_group_fsync_tenant(draft: Draft, placement: Placement) -> None:
 
 
 def on_set_follower_reads(
-    draft: Draft, _authority: Authority, command: SetFollowerReads
+    draft: Draft, _authority: CallerAuthority, command: SetFollowerReads
 ) -> dict[str, Any]:
     held = draft.need(Placement, command.partition_id)
     draft.put(msgspec.structs.replace(held, follower_read_snapshot_capability=command.capability))
@@ -126,7 +126,7 @@ def on_set_follower_reads(
 
 
 def on_record_membership(
-    draft: Draft, authority: Authority, command: RecordMembership
+    draft: Draft, authority: CallerAuthority, command: RecordMembership
 ) -> dict[str, Any]:
     authority.require_node(command.node_id)
     held = draft.need(Placement, command.partition_id)

@@ -12,7 +12,7 @@ import msgspec
 from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
 from clustor.control.objects import ControlObject, key_of
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import (
     Count,
     Digest,
@@ -180,7 +180,9 @@ class RemoveNode(Command, frozen=True, kw_only=True):
     node_id: Count
 
 
-def on_register_node(draft: Draft, _authority: Authority, command: RegisterNode) -> dict[str, Any]:
+def on_register_node(
+    draft: Draft, _authority: CallerAuthority, command: RegisterNode
+) -> dict[str, Any]:
     held = draft.find(NodeSpec, command.node_id)
     if held is not None and held.identity != command.identity:
         raise Refuse(RefusalCode.IN_USE, "the number is another node's", identity=held.identity)
@@ -211,7 +213,7 @@ def _claim_identity(draft: Draft, identity: str, node_id: int) -> None:
 
 
 def on_issue_bootstrap_token(
-    draft: Draft, _authority: Authority, command: IssueBootstrapToken
+    draft: Draft, _authority: CallerAuthority, command: IssueBootstrapToken
 ) -> dict[str, Any]:
     draft.absent(BootstrapToken, command.token_id)
     expires_at = draft.now_ms + command.ttl_ms
@@ -225,7 +227,7 @@ def on_issue_bootstrap_token(
     return {"expires_at": expires_at}
 
 
-def on_enroll_node(draft: Draft, authority: Authority, command: EnrollNode) -> dict[str, Any]:
+def on_enroll_node(draft: Draft, authority: CallerAuthority, command: EnrollNode) -> dict[str, Any]:
     token = draft.find(BootstrapToken, command.token_id)
     shown = sha256(command.secret.encode()).digest()
     if token is None or not compare_digest(token.secret_sha256, shown):
@@ -244,14 +246,16 @@ def on_enroll_node(draft: Draft, authority: Authority, command: EnrollNode) -> d
     return on_register_node(draft, authority, register)
 
 
-def on_drain_node(draft: Draft, _authority: Authority, command: DrainNode) -> dict[str, Any]:
+def on_drain_node(draft: Draft, _authority: CallerAuthority, command: DrainNode) -> dict[str, Any]:
     held = draft.need(NodeSpec, command.node_id)
     state = NodeState.DRAINING if command.draining else NodeState.ACTIVE
     draft.put(msgspec.structs.replace(held, state=state))
     return {"state": state}
 
 
-def on_remove_node(draft: Draft, _authority: Authority, command: RemoveNode) -> dict[str, Any]:
+def on_remove_node(
+    draft: Draft, _authority: CallerAuthority, command: RemoveNode
+) -> dict[str, Any]:
     held = draft.need(NodeSpec, command.node_id)
     count = draft.indexes.node_partitions[command.node_id]
     if count:

@@ -9,7 +9,7 @@ import msgspec
 from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
 from clustor.control.objects import ControlObject, key_of
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.signing import Signature, require_signature
 from clustor.control.types import (
     BREAK_GLASS_TTL_MS_MAX,
@@ -118,7 +118,7 @@ class RevokeOverride(Command, frozen=True, kw_only=True):
 
 
 def on_issue_break_glass(
-    draft: Draft, authority: Authority, command: IssueBreakGlass
+    draft: Draft, authority: CallerAuthority, command: IssueBreakGlass
 ) -> dict[str, Any]:
     draft.absent(BreakGlassToken, command.token_id)
     for token in draft.scan(BreakGlassToken):
@@ -168,7 +168,7 @@ def consume_token(draft: Draft, token_id: str, kind: str, request_id: str) -> No
 
 
 def on_record_override(
-    draft: Draft, authority: Authority, command: RecordOverride
+    draft: Draft, authority: CallerAuthority, command: RecordOverride
 ) -> dict[str, Any]:
     draft.absent(OverrideEntry, command.override_id)
     if command.expires_at <= draft.now_ms:
@@ -191,7 +191,7 @@ def on_record_override(
 
 
 def on_revoke_override(
-    draft: Draft, _authority: Authority, command: RevokeOverride
+    draft: Draft, _authority: CallerAuthority, command: RevokeOverride
 ) -> dict[str, Any]:
     held = draft.need(OverrideEntry, command.override_id)
     draft.put(msgspec.structs.replace(held, revoked_at=draft.now_ms))

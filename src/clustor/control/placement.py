@@ -10,7 +10,7 @@ from clustor.control.draft import Draft, Refuse
 from clustor.control.objects import ControlObject, key_of
 from clustor.control.types import Count, Digest, ModeName, Name, RefusalCode
 from clustor.kv import Key
-from clustor.raft.membership import Configuration, membership_digest
+from clustor.raft.membership import Membership, membership_digest
 from clustor.raft.types import ReplicaId
 
 REDIRECT_GRACE_MS: Final = 600_000  # quantumqtt §2.1.5
@@ -149,7 +149,7 @@ def require_epoch(held: int, expected: int) -> None:
 def digest_of(members: Members) -> bytes:
     """Digest members as the group itself does."""
     return membership_digest(
-        Configuration(
+        Membership(
             voters=frozenset(map(ReplicaId, members.voters)),
             learners=frozenset(map(ReplicaId, members.learners)),
             observers=frozenset(map(ReplicaId, members.observers)),

@@ -13,7 +13,7 @@ from clustor.control.nodes import ClusterConfig, NodeSpec, check_profile
 from clustor.control.objects import canonical
 from clustor.control.overrides import require_override
 from clustor.control.placement import Members, Placement, advance_ring, require_epoch, ring_of
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.reports import is_silent, measured
 from clustor.control.survival import health_ratio, quorum_ratio
 from clustor.control.tenants import (
@@ -114,7 +114,7 @@ def _utilization(
 
 
 def on_place_partition(
-    draft: Draft, _authority: Authority, command: PlacePartition
+    draft: Draft, _authority: CallerAuthority, command: PlacePartition
 ) -> dict[str, Any]:
     held = draft.find(Placement, command.partition_id)
     if held is not None and held.tenant_id != command.tenant_id:

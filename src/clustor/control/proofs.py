@@ -16,10 +16,10 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clustor.control.calls import Command
-from clustor.control.draft import Draft, Reading
+from clustor.control.draft import Draft, DraftReading
 from clustor.control.objects import ControlObject, key_of
 from clustor.control.placement import Placement, voters_of
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.signing import Signature, sign, verifies
 from clustor.control.types import Count, KeyPurpose, Text, WriterMode
 from clustor.kv import Key
@@ -145,7 +145,7 @@ def sign_proofs(
     )
 
 
-def proof_verifies(store: Reading, proof: ProofTuple, signature: Signature) -> bool:
+def proof_verifies(store: DraftReading, proof: ProofTuple, signature: Signature) -> bool:
     """Say whether a key of the registry that was active then signed the proof."""
     purpose = KeyPurpose.CONTROL_PLANE_PROOF
     return verifies(store, purpose, proof, signature, proof.updated_at)
@@ -186,7 +186,9 @@ class ConflictCleared(ControlObject, frozen=True, kw_only=True):
         return key_of(ConflictCleared, self.partition_id)
 
 
-def on_publish_proofs(draft: Draft, authority: Authority, command: PublishProofs) -> dict[str, Any]:
+def on_publish_proofs(
+    draft: Draft, authority: CallerAuthority, command: PublishProofs
+) -> dict[str, Any]:
     authority.require_node(command.node_id)
     verdicts = {
         signed.proof.partition_id: _publish(draft, command.node_id, signed)
@@ -259,7 +261,7 @@ def _latch(draft: Draft, node_id: int, held: PublishedProof, rival: SignedProof)
 
 
 def on_clear_proof_conflict(
-    draft: Draft, authority: Authority, command: ClearProofConflict
+    draft: Draft, authority: CallerAuthority, command: ClearProofConflict
 ) -> dict[str, Any]:
     draft.need(ProofConflict, command.partition_id)
     draft.delete(ProofConflict, command.partition_id)

@@ -11,7 +11,7 @@ from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
 from clustor.control.objects import ControlObject, key_of
 from clustor.control.placement import Placement
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import Count, RefusalCode, Text
 from clustor.kv import Key
 
@@ -77,7 +77,7 @@ class AdminResumePartition(Command, frozen=True, kw_only=True):
 
 
 def on_report_quarantine(
-    draft: Draft, authority: Authority, command: ReportQuarantine
+    draft: Draft, authority: CallerAuthority, command: ReportQuarantine
 ) -> dict[str, Any]:
     authority.require_node(command.node_id)
     placement = draft.need(Placement, command.partition_id)
@@ -96,13 +96,13 @@ def on_report_quarantine(
 
 
 def on_clear_quarantine(
-    draft: Draft, _authority: Authority, command: ClearQuarantine
+    draft: Draft, _authority: CallerAuthority, command: ClearQuarantine
 ) -> dict[str, Any]:
     return _clear(draft, command.partition_id, command.node_id, command.evidence)
 
 
 def on_admin_resume(
-    draft: Draft, _authority: Authority, command: AdminResumePartition
+    draft: Draft, _authority: CallerAuthority, command: AdminResumePartition
 ) -> dict[str, Any]:
     return _clear(draft, command.partition_id, command.node_id, command.justification)
 

@@ -10,7 +10,7 @@ import msgspec
 from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
 from clustor.control.objects import ControlObject, key_of
-from clustor.control.types import Count, Identity, Name, RefusalCode, Role
+from clustor.control.types import AccessRole, Count, Identity, Name, RefusalCode
 from clustor.kv import Key
 
 BINDINGS_MAX: Final = 10_000
@@ -20,7 +20,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """An identity has a role; a TenantAdmin has it for one tenant."""
 
     identity: Identity
-    role: Role
+    role: AccessRole
     tenant_id: Name | None = None
 
 
@@ -40,26 +40,26 @@ class RbacManifest(ControlObject, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class CallerAuthority:
     """What a caller is, as the machine found it in its own state.
 
     `tenants` bounds a TenantAdmin; `node_id` is set for a registered node's identity.
     """
 
     identity: str
-    roles: frozenset[Role]
+    roles: frozenset[AccessRole]
     tenants: frozenset[str] = frozenset()
     node_id: int | None = None
     token_id: str | None = None  # the break-glass token that this call consumes
 
     def require_node(self, node_id: int) -> None:
         """Refuse a node that speaks for another."""
-        if Role.OPERATOR not in self.roles and node_id != self.node_id:
+        if AccessRole.OPERATOR not in self.roles and node_id != self.node_id:
             raise Refuse(RefusalCode.UNAUTHORIZED, "a node speaks for itself alone", node=node_id)
 
     def require_tenant(self, tenant_id: str) -> None:
         """Refuse a TenantAdmin of another tenant."""
-        if Role.OPERATOR not in self.roles and tenant_id not in self.tenants:
+        if AccessRole.OPERATOR not in self.roles and tenant_id not in self.tenants:
             raise Refuse(RefusalCode.UNAUTHORIZED, "not this tenant's admin", tenant=tenant_id)
 
 
@@ -72,16 +72,16 @@ class PublishRbacManifest(Command, frozen=True, kw_only=True):
 
 def check_bindings(bindings: tuple[Binding, ...]) -> None:
     """Refuse bindings that lock everybody out, or that say nothing."""
-    if not any(binding.role is Role.OPERATOR for binding in bindings):
+    if not any(binding.role is AccessRole.OPERATOR for binding in bindings):
         raise Refuse(RefusalCode.INVALID, "the manifest would leave no Operator")
     for binding in bindings:
-        if (binding.role is Role.TENANT_ADMIN) != (binding.tenant_id is not None):
+        if (binding.role is AccessRole.TENANT_ADMIN) != (binding.tenant_id is not None):
             raise Refuse(
                 RefusalCode.INVALID,
                 "a TenantAdmin has a tenant, and nobody else has",
                 identity=binding.identity,
             )
-        if binding.role in (Role.NODE, Role.BREAK_GLASS):
+        if binding.role in (AccessRole.NODE, AccessRole.BREAK_GLASS):
             raise Refuse(
                 RefusalCode.INVALID,
                 "nodes are registered and tokens issued, neither is bound",
@@ -90,7 +90,7 @@ def check_bindings(bindings: tuple[Binding, ...]) -> None:
 
 
 def on_publish_rbac(
-    draft: Draft, _authority: Authority, command: PublishRbacManifest
+    draft: Draft, _authority: CallerAuthority, command: PublishRbacManifest
 ) -> dict[str, Any]:
     held = draft.need(RbacManifest, "manifest")
     if held.version != command.expected_version:

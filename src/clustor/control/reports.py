@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from clustor.control.calls import Command
-from clustor.control.draft import Draft, Reading, find, scan
+from clustor.control.draft import Draft, DraftReading, find, scan
 from clustor.control.nodes import NodeLoad, NodeReport, NodeSpec
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import MILLION, Count, Name, Text, WriterMode
 
 SILENT_MS: Final = 30_000
@@ -33,7 +33,7 @@ class ReportNode(Command, frozen=True, kw_only=True):
     load: NodeLoad | None = None  # None: not measured
 
 
-def on_report_node(draft: Draft, authority: Authority, command: ReportNode) -> dict[str, Any]:
+def on_report_node(draft: Draft, authority: CallerAuthority, command: ReportNode) -> dict[str, Any]:
     authority.require_node(command.node_id)
     held = draft.need(NodeSpec, command.node_id)
     fresh = msgspec.structs.replace(
@@ -55,7 +55,9 @@ class ReportSilence(Command, frozen=True, kw_only=True):
     node_id: Count
 
 
-def on_report_silence(draft: Draft, authority: Authority, command: ReportSilence) -> dict[str, Any]:
+def on_report_silence(
+    draft: Draft, authority: CallerAuthority, command: ReportSilence
+) -> dict[str, Any]:
     del authority
     draft.need(NodeSpec, command.node_id)
     held = draft.find(NodeReport, command.node_id)
@@ -94,7 +96,7 @@ def utilization_of(disk_bytes: int, disk_free_bytes: int) -> int:
     return used * MILLION // disk_bytes
 
 
-def report_is_due(store: Reading, wanted: ReportNode) -> bool:
+def report_is_due(store: DraftReading, wanted: ReportNode) -> bool:
     """Say whether a node must report: it counts as silent, or what it runs or holds changed.
 
     Not before the node is registered: its word would be refused.
@@ -117,7 +119,7 @@ def report_is_due(store: Reading, wanted: ReportNode) -> bool:
 
 
 def newly_silent(
-    store: Reading, heard_ms: Mapping[int, int], since_ms: int, now_ms: int
+    store: DraftReading, heard_ms: Mapping[int, int], since_ms: int, now_ms: int
 ) -> list[ReportSilence]:
     """Return what a leader records of nodes that it hears no more.
 

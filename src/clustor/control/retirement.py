@@ -18,7 +18,7 @@ from clustor.control.placement import (
 )
 from clustor.control.proofs import ConflictCleared, ProofConflict, PublishedProof
 from clustor.control.quarantine import Quarantine, QuarantineCleared
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.tenants import (
     AclPolicy,
     CertificateBundle,
@@ -48,7 +48,7 @@ class RetirePartition(Command, frozen=True, kw_only=True):
 
 
 def on_retire_partition(
-    draft: Draft, _authority: Authority, command: RetirePartition
+    draft: Draft, _authority: CallerAuthority, command: RetirePartition
 ) -> dict[str, Any]:
     held = draft.need(Placement, command.partition_id)
     require_epoch(held.routing_epoch, command.expected_routing_epoch)
@@ -59,7 +59,9 @@ def on_retire_partition(
     return {}
 
 
-def on_delete_tenant(draft: Draft, _authority: Authority, command: DeleteTenant) -> dict[str, Any]:
+def on_delete_tenant(
+    draft: Draft, _authority: CallerAuthority, command: DeleteTenant
+) -> dict[str, Any]:
     held = draft.need(TenantSpec, command.tenant_id)
     count = draft.indexes.tenant_partitions[command.tenant_id]
     if count and not held.suspended:

@@ -14,9 +14,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from clustor.control.calls import Command
-from clustor.control.draft import Draft, Reading, Refuse, find
+from clustor.control.draft import Draft, DraftReading, Refuse, find
 from clustor.control.objects import ControlObject, canonical, key_of
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import Count, Digest, KeyPurpose, Name, RefusalCode
 from clustor.kv import Key
 
@@ -62,7 +62,7 @@ def _public_key(raw: bytes) -> Ed25519PublicKey:
 
 
 def verifies(
-    store: Reading, purpose: KeyPurpose, content: object, signature: Signature, signed_at: int
+    store: DraftReading, purpose: KeyPurpose, content: object, signature: Signature, signed_at: int
 ) -> bool:
     """Say whether a registered key of this purpose, active at `signed_at`, made the signature."""
     held = find(store, SigningKey, purpose.value, signature.key_id)
@@ -104,7 +104,9 @@ class RetireKey(Command, frozen=True, kw_only=True):
     retires_at: Count
 
 
-def on_register_key(draft: Draft, _authority: Authority, command: RegisterKey) -> dict[str, Any]:
+def on_register_key(
+    draft: Draft, _authority: CallerAuthority, command: RegisterKey
+) -> dict[str, Any]:
     draft.absent(SigningKey, command.purpose.value, command.key_id)
     try:
         Ed25519PublicKey.from_public_bytes(command.public_key)
@@ -121,7 +123,7 @@ def on_register_key(draft: Draft, _authority: Authority, command: RegisterKey) -
     return {"key_id": command.key_id}
 
 
-def on_retire_key(draft: Draft, _authority: Authority, command: RetireKey) -> dict[str, Any]:
+def on_retire_key(draft: Draft, _authority: CallerAuthority, command: RetireKey) -> dict[str, Any]:
     held = draft.need(SigningKey, command.purpose.value, command.key_id)
     others = [
         each

@@ -11,8 +11,8 @@ from clustor.log.types import DurabilityModeEpoch
 from clustor.raft.membership import (
     Change,
     ChangeKind,
-    Configuration,
     Members,
+    Membership,
     membership_digest,
 )
 from clustor.raft.reconfiguration import MembershipRequest, Preflight
@@ -23,7 +23,7 @@ from clustor.raft.types import DurabilityTuple, ReplicaId, RoutingEpoch
 class MembershipFacts:
     """What a leading replica knows of its members: its hard state, and whether a change runs."""
 
-    committed: Configuration
+    committed: Membership
     routing_epoch: RoutingEpoch
     durability_mode_epoch: DurabilityModeEpoch
     is_idle: bool  # no change is under way
@@ -80,7 +80,7 @@ def membership_report(
     )
 
 
-def _changes(placement: Placement, current: Configuration) -> list[Change]:
+def _changes(placement: Placement, current: Membership) -> list[Change]:
     members = placement.members
     wanted = (
         (ChangeKind.ADD_VOTER, members.voters, current.voters),

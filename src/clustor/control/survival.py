@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from clustor.control.draft import Reading, find, scan
+from clustor.control.draft import DraftReading, find, scan
 from clustor.control.nodes import ClusterConfig, NodeReport, NodeSpec, NodeState
 from clustor.control.placement import Placement
 from clustor.control.reports import is_stale
@@ -36,7 +36,7 @@ def health_ratio(
     return healthy * MILLION // _quorum(voters)
 
 
-def why_no_survival(store: Reading, placement: Placement) -> str:
+def why_no_survival(store: DraftReading, placement: Placement) -> str:
     """Say why a move that runs would not be allowed to begin now; empty: it goes on.
 
     One that an override allowed goes on whatever happens. A development cluster has no zones to

@@ -11,7 +11,7 @@ from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
 from clustor.control.objects import ControlObject, key_of
 from clustor.control.overrides import require_override
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import Count, Name, OverrideScope, RefusalCode, Text
 from clustor.kv import Key
 
@@ -106,25 +106,45 @@ class AclAction(StrEnum):
     SUBSCRIBE = "Subscribe"
     CONNECT = "Connect"
     ANY = "Any"
+    PRODUCE = "Produce"
+    CONSUME = "Consume"
+    MANAGE = "Manage"
+    DESCRIBE = "Describe"
 
 
-class AclRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class AclResource(StrEnum):
+    TOPIC = "Topic"
+    STREAM = "Stream"
+    QUEUE = "Queue"
+    GROUP = "Group"
+    TRANSACTIONAL_ID = "TransactionalId"
+    CLUSTER = "Cluster"
+
+
+class TenantAclRule(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False
+):
     """Rules have no order: one that denies wins, and what none allows is refused.
 
-    Of `Connect` the filter is of client ids; where no rule names it, everybody may connect.
+    Of `Connect` the filter is of client ids; where no rule names it, everybody may connect. A rule
+    about another resource than topics has a name, or what names begin with, or neither: all of it.
+    What the first release did not know is absent where it is not said, so that its bytes stay.
     """
 
     effect: AclEffect
     action: AclAction
     principal: Text = "*"
     filter: Text = "#"
+    resource: AclResource | msgspec.UnsetType = msgspec.UNSET
+    name: Text | msgspec.UnsetType = msgspec.UNSET
+    prefix: Text | msgspec.UnsetType = msgspec.UNSET
 
 
 class AclPolicy(ControlObject, frozen=True, kw_only=True):
     PREFIX: ClassVar[str] = "acl/"
     tenant_id: Name
     version: Count
-    rules: tuple[AclRule, ...]
+    rules: tuple[TenantAclRule, ...]
     disconnect_on_refusal: bool = False  # ruling C14
 
     def key(self) -> Key:
@@ -193,7 +213,7 @@ class SetAcls(Command, frozen=True, kw_only=True):
 
     tenant_id: Name
     expected_version: Count
-    rules: Annotated[tuple[AclRule, ...], msgspec.Meta(max_length=ACL_RULES_MAX)]
+    rules: Annotated[tuple[TenantAclRule, ...], msgspec.Meta(max_length=ACL_RULES_MAX)]
     disconnect_on_refusal: bool = False
 
 
@@ -207,7 +227,9 @@ class SetTrust(Command, frozen=True, kw_only=True):
     region: Name | None = None
 
 
-def on_create_tenant(draft: Draft, _authority: Authority, command: CreateTenant) -> dict[str, Any]:
+def on_create_tenant(
+    draft: Draft, _authority: CallerAuthority, command: CreateTenant
+) -> dict[str, Any]:
     draft.absent(TenantSpec, command.tenant_id)
     draft.absent(SniEntry, command.sni)
     count = draft.indexes.tenants
@@ -233,7 +255,9 @@ def on_create_tenant(draft: Draft, _authority: Authority, command: CreateTenant)
     return {"tenant_id": command.tenant_id}
 
 
-def on_update_tenant(draft: Draft, _authority: Authority, command: UpdateTenant) -> dict[str, Any]:
+def on_update_tenant(
+    draft: Draft, _authority: CallerAuthority, command: UpdateTenant
+) -> dict[str, Any]:
     held = draft.need(TenantSpec, command.tenant_id)
     draft.put(
         msgspec.structs.replace(
@@ -253,7 +277,7 @@ def _require_version(held: int, expected: int) -> None:
         raise Refuse(RefusalCode.CONFLICT, "another version stands", version=held)
 
 
-def on_set_quotas(draft: Draft, authority: Authority, command: SetQuotas) -> dict[str, Any]:
+def on_set_quotas(draft: Draft, authority: CallerAuthority, command: SetQuotas) -> dict[str, Any]:
     authority.require_tenant(command.tenant_id)
     held = draft.need(QuotaPolicy, command.tenant_id)
     _require_version(held.version, command.expected_version)
@@ -270,7 +294,7 @@ def on_set_quotas(draft: Draft, authority: Authority, command: SetQuotas) -> dic
     return {"version": fresh.version}
 
 
-def on_set_acls(draft: Draft, authority: Authority, command: SetAcls) -> dict[str, Any]:
+def on_set_acls(draft: Draft, authority: CallerAuthority, command: SetAcls) -> dict[str, Any]:
     authority.require_tenant(command.tenant_id)
     draft.need(TenantSpec, command.tenant_id)
     held = draft.find(AclPolicy, command.tenant_id)
@@ -287,7 +311,7 @@ def on_set_acls(draft: Draft, authority: Authority, command: SetAcls) -> dict[st
     return {"version": version + 1}
 
 
-def on_set_trust(draft: Draft, _authority: Authority, command: SetTrust) -> dict[str, Any]:
+def on_set_trust(draft: Draft, _authority: CallerAuthority, command: SetTrust) -> dict[str, Any]:
     owner = command.tenant_id if command.tenant_id is not None else CLUSTER
     if command.tenant_id is not None:
         draft.need(TenantSpec, command.tenant_id)

@@ -28,7 +28,7 @@ CLOCK_SKEW_MS: Final = 5_000  # clustor §12.3
 BREAK_GLASS_TTL_MS_MAX: Final = 300_000  # clustor §12.3
 
 
-class Role(StrEnum):
+class AccessRole(StrEnum):
     """Clustor §12.3's four, and the cluster's own nodes."""
 
     OPERATOR = "Operator"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustor.control.draft import Reading, find, scan, scan_records
+from clustor.control.draft import DraftReading, find, scan, scan_records
 from clustor.control.features import FeatureGate
 from clustor.control.fences import DrFence
 from clustor.control.key_epochs import KeyEpochs
@@ -16,7 +16,7 @@ from clustor.control.quarantine import Quarantine
 from clustor.control.tenants import TenantSpec
 
 
-def cluster_state(store: Reading) -> dict[str, Any]:
+def cluster_state(store: DraftReading) -> dict[str, Any]:
     """Gather what `/v1/cluster/state` shows; encode it with `canonical`."""
     proofs = {each.proof.partition_id: each.proof for each in scan(store, PublishedProof)}
     return {

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from clustor.kv.commands import Refused, encode_reply
+from clustor.kv.commands import KvRefused, encode_reply
 from clustor.kv.fingerprint import fingerprint
-from clustor.kv.types import ClientId, ErrorCode, Limits
+from clustor.kv.types import ClientId, ErrorCode, KvLimits
 
 CLIENT_ID_BYTES_MAX = 64
 
@@ -32,7 +32,7 @@ class ClientEntry(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fiel
 class ClientTable:
     """Entries in the order of their last request, oldest first: that order is replicated."""
 
-    def __init__(self, limits: Limits, entries: Iterable[ClientEntry] = ()) -> None:
+    def __init__(self, limits: KvLimits, entries: Iterable[ClientEntry] = ()) -> None:
         self._limits = limits
         self._entries: OrderedDict[ClientId, ClientEntry] = OrderedDict()
         self._bytes = 0
@@ -47,18 +47,18 @@ class ClientTable:
         """Return the reply to a request that must not be applied, or None to apply it."""
         if len(client_id) > CLIENT_ID_BYTES_MAX:
             return encode_reply(
-                Refused(ErrorCode.CLIENT_ID_TOO_LARGE, len(client_id), CLIENT_ID_BYTES_MAX)
+                KvRefused(ErrorCode.CLIENT_ID_TOO_LARGE, len(client_id), CLIENT_ID_BYTES_MAX)
             )
         entry = self._entries.get(client_id)
         if entry is None:
             if sequence == 1:
                 return None
-            return encode_reply(Refused(ErrorCode.CLIENT_UNKNOWN, sequence, 1))
+            return encode_reply(KvRefused(ErrorCode.CLIENT_UNKNOWN, sequence, 1))
         if sequence > entry.sequence:
             return None
         if sequence == entry.sequence:
             return entry.reply
-        return encode_reply(Refused(ErrorCode.SEQUENCE_TOO_OLD, sequence, entry.sequence))
+        return encode_reply(KvRefused(ErrorCode.SEQUENCE_TOO_OLD, sequence, entry.sequence))
 
     def remember(self, client_id: ClientId, sequence: int, reply: bytes) -> None:
         """Replace the client's entry, and forget the oldest beyond the limits."""
@@ -71,7 +71,7 @@ class ClientTable:
         ):
             self._drop(next(iter(self._entries)))
 
-    def use_limits(self, limits: Limits) -> None:
+    def use_limits(self, limits: KvLimits) -> None:
         """Keep other limits from the next request on."""
         self._limits = limits
 

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from clustor.kv.types import ClientId, ErrorCode, Key, Record, Revision
+from clustor.kv.types import ClientId, ErrorCode, Key, KvRecord, Revision
 
 # Far below what msgpack can carry, so that no sum of two leaves it: 2**53 ms is 285,000 years.
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -29,8 +29,8 @@ class Get(_Wire, tag=0):
     key: Key
 
 
-class Range(_Wire, tag=1):
-    """Read keys from `start` up to, not with, `end` (None: to the last). Reply: `Page`."""
+class ReadRange(_Wire, tag=1):
+    """Read keys from `start` up to, not with, `end` (None: to the last). Reply: `RecordPage`."""
 
     start: bytes
     end: bytes | None
@@ -43,7 +43,7 @@ class Range(_Wire, tag=1):
 
 
 class Put(_Wire, tag=2):
-    """Reply: `Written`. A put without a time to live makes the key permanent."""
+    """Reply: `KvWritten`. A put without a time to live makes the key permanent."""
 
     key: Key
     value: bytes
@@ -54,7 +54,7 @@ class Put(_Wire, tag=2):
 
 
 class CasRevision(_Wire, tag=3):
-    """Put if the key was last changed at `expected` (0: is absent). `Written`, `Conflict`."""
+    """Put if the key was last changed at `expected` (0: is absent). `KvWritten`, `Conflict`."""
 
     key: Key
     expected: Count
@@ -66,7 +66,7 @@ class CasRevision(_Wire, tag=3):
 
 
 class CasValue(_Wire, tag=4):
-    """Put if the key holds `expected` (None: is absent). Reply: `Written` or `Conflict`."""
+    """Put if the key holds `expected` (None: is absent). Reply: `KvWritten` or `Conflict`."""
 
     key: Key
     expected: bytes | None
@@ -166,7 +166,7 @@ class Expire(_Wire, tag=9):
     sequence: Count = 0
 
 
-ReadCommand: TypeAlias = Get | Range
+ReadCommand: TypeAlias = Get | ReadRange
 WriteCommand: TypeAlias = (
     Put | CasRevision | CasValue | Delete | DeleteRange | Txn | Compact | Expire
 )
@@ -177,7 +177,7 @@ Command: TypeAlias = ReadCommand | WriteCommand
 # `revision` is the store's after the command.
 
 
-class Refused(_Wire, tag=0):
+class KvRefused(_Wire, tag=0):
     """Nothing was changed; `actual` passes `limit` where the code speaks of a limit."""
 
     code: ErrorCode
@@ -187,18 +187,18 @@ class Refused(_Wire, tag=0):
 
 class Found(_Wire, tag=1):
     revision: Revision
-    record: Record | None
+    record: KvRecord | None
 
 
-class Page(_Wire, tag=2):
+class RecordPage(_Wire, tag=2):
     """Records by key; `more` if a limit ended it: go on from the key after the last."""
 
     revision: Revision
-    records: list[Record]
+    records: list[KvRecord]
     more: bool
 
 
-class Written(_Wire, tag=3):
+class KvWritten(_Wire, tag=3):
     revision: Revision
 
 
@@ -218,7 +218,7 @@ class TxnDone(_Wire, tag=6):
     """One result per operation: the record read, or None, or how many keys were deleted."""
 
     revision: Revision
-    results: list[Record | int | None]
+    results: list[KvRecord | int | None]
 
 
 class TxnConflict(_Wire, tag=7):
@@ -243,10 +243,10 @@ class Expired(_Wire, tag=9):
 
 
 Reply: TypeAlias = (
-    Refused
+    KvRefused
     | Found
-    | Page
-    | Written
+    | RecordPage
+    | KvWritten
     | Conflict
     | Deleted
     | TxnDone

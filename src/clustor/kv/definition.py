@@ -14,10 +14,10 @@ import msgspec
 
 from clustor.kv.errors import KvMisuse
 from clustor.kv.snapshot import require_storable
-from clustor.kv.types import Limits
+from clustor.kv.types import KvLimits
 
 DEFINITION_BYTES_MAX: Final = 64 * 1024
-_PLAIN: Final = Limits()
+_PLAIN: Final = KvLimits()
 _Few = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 _Many = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
@@ -37,13 +37,13 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 _decoder = msgspec.json.Decoder(_Document)
 
 
-def decode_definition(encoded: bytes) -> Limits | None:
+def decode_definition(encoded: bytes) -> KvLimits | None:
     """Read a definition; None: it is none of a key-value store that this version could keep."""
     if len(encoded) > DEFINITION_BYTES_MAX:
         return None
     try:
         document = _decoder.decode(encoded)
-        limits = Limits(*(getattr(document, name) for name in Limits.__struct_fields__))
+        limits = KvLimits(*(getattr(document, name) for name in KvLimits.__struct_fields__))
         require_storable(limits)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KvMisuse):
         return None

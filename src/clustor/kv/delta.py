@@ -17,7 +17,7 @@ from xxhash import xxh3_128
 from clustor.kv.clients import ClientEntry
 from clustor.kv.errors import SnapshotRefused
 from clustor.kv.snapshot import bodies, framed
-from clustor.kv.types import Record, Revision, StoreId
+from clustor.kv.types import KvRecord, Revision, StoreId
 
 VERSION: Final = 1
 CHUNK_BYTES: Final = 256 * 1024
@@ -27,7 +27,7 @@ class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Positional and closed, like the snapshot's."""
 
 
-class DeltaHeader(_Frame, tag=16):
+class KvDeltaHeader(_Frame, tag=16):
     """From which state to which; numbers of frames that follow."""
 
     version: int
@@ -44,7 +44,7 @@ class DeltaHeader(_Frame, tag=16):
 
 
 class _Event(_Frame, tag=17):
-    record: Record
+    record: KvRecord
 
 
 class _Client(_Frame, tag=18):
@@ -55,14 +55,14 @@ class _End(_Frame, tag=19):
     checksum: bytes  # xxh3-128 of all bytes before this frame's length
 
 
-_AnyFrame: TypeAlias = DeltaHeader | _Event | _Client | _End
+_AnyFrame: TypeAlias = KvDeltaHeader | _Event | _Client | _End
 
 _encode_frame = msgspec.msgpack.Encoder().encode
 _decode_frame = msgspec.msgpack.Decoder(_AnyFrame).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class KvMark:
     """A moment that a delta can begin at."""
 
     applied_index: int
@@ -74,8 +74,8 @@ class Mark:
 class Delta:
     """Everything that a delta carries."""
 
-    header: DeltaHeader
-    events: list[Record]
+    header: KvDeltaHeader
+    events: list[KvRecord]
     entries: list[ClientEntry]
 
 
@@ -113,7 +113,7 @@ def decode(chunks: Iterable[bytes]) -> Delta:
             raise SnapshotRefused("not a frame of a delta", frame=number) from error
         if complete:
             raise SnapshotRefused("bytes after the end", frame=number)
-        if isinstance(frame, DeltaHeader):
+        if isinstance(frame, KvDeltaHeader):
             if delta is not None or frame.version != VERSION:
                 raise SnapshotRefused("not a delta of this version", version=frame.version)
             delta = Delta(frame, [], [])

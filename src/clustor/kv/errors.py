@@ -8,7 +8,7 @@ KvError
 from __future__ import annotations
 
 
-class KvError(Exception):
+class KvMachineError(Exception):
     """Root of the store's errors: a sentence for people, and `facts` for machines."""
 
     def __init__(self, reason: str, **facts: object) -> None:
@@ -21,9 +21,9 @@ class KvError(Exception):
         return f"{self.reason} ({details})" if details else self.reason
 
 
-class KvMisuse(KvError):
+class KvMisuse(KvMachineError):
     """Our caller broke the contract of the machine."""
 
 
-class SnapshotRefused(KvError):
+class SnapshotRefused(KvMachineError):
     """The bytes are not a whole, intact snapshot of a known version; nothing was changed."""

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from clustor.kv.fingerprint import fingerprint
-from clustor.kv.types import Compacted, Events, Limits, NotYet, Record, Revision
+from clustor.kv.types import Events, EventsCompacted, KvLimits, KvRecord, NotYet, Revision
 
 # What an event costs beside its key and value, roughly.
 _EVENT_OVERHEAD_BYTES = 128
@@ -15,7 +15,9 @@ _EVENT_OVERHEAD_BYTES = 128
 class EventHistory:
     """Events by revision. Records are shared with the live keys, so a put costs one pointer."""
 
-    def __init__(self, limits: Limits, compacted: Revision, events: Iterable[Record] = ()) -> None:
+    def __init__(
+        self, limits: KvLimits, compacted: Revision, events: Iterable[KvRecord] = ()
+    ) -> None:
         self._limits = limits
         self._events = list(events)
         self._bytes = sum(map(_cost, self._events))
@@ -23,18 +25,18 @@ class EventHistory:
         self.compacted = compacted
         self.fingerprint_sum = sum(map(fingerprint, self._events))
 
-    def use_limits(self, limits: Limits) -> None:
+    def use_limits(self, limits: KvLimits) -> None:
         """Keep other limits from the next command on."""
         self._limits = limits
 
-    def append(self, record: Record, record_fingerprint: int) -> None:
+    def append(self, record: KvRecord, record_fingerprint: int) -> None:
         self._events.append(record)
         self._bytes += len(record.key) + len(record.value) + _EVENT_OVERHEAD_BYTES
         self.fingerprint_sum += record_fingerprint
 
     def since(
         self, revision: Revision, prefixes: Sequence[bytes], limit: int, current: Revision
-    ) -> Events | Compacted | NotYet:
+    ) -> Events | EventsCompacted | NotYet:
         """Give what happened after `revision` to keys with one of these prefixes (none: all).
 
         A page also ends once its bytes pass the limit of a reply. Both limits may be passed
@@ -43,9 +45,9 @@ class EventHistory:
         if revision > current:
             return NotYet(current)
         if revision < self.compacted:
-            return Compacted(self.compacted, current)
+            return EventsCompacted(self.compacted, current)
         wanted = tuple(prefixes) or (b"",)
-        found: list[Record] = []
+        found: list[KvRecord] = []
         last = revision
         bytes_left = self._limits.reply_bytes_max
         for position in range(self._position_after(revision), len(self._events)):
@@ -83,22 +85,22 @@ class EventHistory:
                 self.compact(event.mod_revision)
                 return
 
-    def after(self, revision: Revision) -> list[Record] | None:
+    def after(self, revision: Revision) -> list[KvRecord] | None:
         """Return every event after a revision; None where some of them are forgotten."""
         if revision < self.compacted:
             return None
         return self._events[self._position_after(revision) :]
 
-    def copy(self) -> list[Record]:
+    def copy(self) -> list[KvRecord]:
         return self._events.copy()
 
     def _position_after(self, revision: Revision) -> int:
         return bisect_right(self._events, revision, key=_mod_revision)
 
 
-def _mod_revision(event: Record) -> Revision:
+def _mod_revision(event: KvRecord) -> Revision:
     return event.mod_revision
 
 
-def _cost(event: Record) -> int:
+def _cost(event: KvRecord) -> int:
     return len(event.key) + len(event.value) + _EVENT_OVERHEAD_BYTES

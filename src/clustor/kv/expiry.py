@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 
-from clustor.kv.types import Key, Record, Revision
+from clustor.kv.types import Key, KvRecord, Revision
 
 
 class Expiry:
     """The keys of `records` that carry a time, in order of that time and then of key."""
 
-    def __init__(self, records: Mapping[Key, Record]) -> None:
+    def __init__(self, records: Mapping[Key, KvRecord]) -> None:
         self._records = records
         self._heap: list[tuple[int, Key, Revision]] = []
         self._valid = 0
 
-    def on_change(self, before: Record | None, after: Record | None) -> None:
+    def on_change(self, before: KvRecord | None, after: KvRecord | None) -> None:
         """Note that a key's record was replaced; None stands for an absent one."""
         if before is not None and before.expires_ms:
             self._valid -= 1

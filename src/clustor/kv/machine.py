@@ -28,14 +28,14 @@ from clustor.kv.commands import (
     Expired,
     Found,
     Get,
-    Page,
+    KvRefused,
+    KvWritten,
     Put,
-    Range,
-    Refused,
+    ReadRange,
+    RecordPage,
     Reply,
     Txn,
     WriteCommand,
-    Written,
     decode_command,
     decode_reply,
     encode_reply,
@@ -46,28 +46,28 @@ from clustor.kv.events import EventHistory
 from clustor.kv.store import Store
 from clustor.kv.transaction import apply_txn
 from clustor.kv.types import (
-    Compacted,
     ErrorCode,
     Events,
+    EventsCompacted,
     Key,
-    Limits,
+    KvLimits,
+    KvRecord,
     NotYet,
-    Record,
     Revision,
     StoreId,
 )
 from clustor.kv.validation import refuse_key, refuse_write
 
 _MARKS_MAX = 8  # more snapshots than can be under way, or fail, in a row
-_MALFORMED = encode_reply(Refused(ErrorCode.MALFORMED))
+_MALFORMED = encode_reply(KvRefused(ErrorCode.MALFORMED))
 
 
 class KvMachine:
     """One replica's copy of a store."""
 
-    def __init__(self, store_id: StoreId, limits: Limits | None = None) -> None:
+    def __init__(self, store_id: StoreId, limits: KvLimits | None = None) -> None:
         self._store_id = store_id
-        self._limits = limits or Limits()
+        self._limits = limits or KvLimits()
         snapshot.require_storable(self._limits)
         events = EventHistory(self._limits, Revision(0))
         self._store = Store(self._limits, Revision(0), events)
@@ -75,7 +75,7 @@ class KvMachine:
         # The latest stamp seen. A leader whose clock is behind does not turn time back.
         self._now_ms = 0
         self._applied_index = 0
-        self._marks: dict[int, delta.Mark] = {}  # by what the caller calls them, oldest first
+        self._marks: dict[int, delta.KvMark] = {}  # by what the caller calls them, oldest first
 
     # --- what is replicated -----------------------------------------------------------------
 
@@ -125,17 +125,17 @@ class KvMachine:
         # both ways end in the same reply.
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _MALFORMED
-        if isinstance(command, Get | Range) or not command.client_id:
+        if isinstance(command, Get | ReadRange) or not command.client_id:
             return encode_reply(self._execute(command))
         return self._apply_once(command)
 
     def read(self, encoded: bytes) -> bytes:
-        """Answer a `Get` or a `Range` from the state as it is; nothing changes."""
+        """Answer a `Get` or a `ReadRange` from the state as it is; nothing changes."""
         try:
             command = decode_command(encoded)
         except (msgspec.DecodeError, RecursionError):
             return _MALFORMED
-        if not isinstance(command, Get | Range):
+        if not isinstance(command, Get | ReadRange):
             return _MALFORMED
         return encode_reply(self._execute(command))
 
@@ -148,7 +148,7 @@ class KvMachine:
         return reply
 
     def _execute(self, command: Command) -> Reply:
-        if not isinstance(command, Get | Range) and command.now_ms > self._now_ms:
+        if not isinstance(command, Get | ReadRange) and command.now_ms > self._now_ms:
             self._now_ms = command.now_ms
         match command:
             case Put():
@@ -161,7 +161,7 @@ class KvMachine:
                 return self._on_cas_value(command)
             case Delete():
                 return self._on_delete(command)
-            case Range(start=start, end=end, limit=limit):
+            case ReadRange(start=start, end=end, limit=limit):
                 return self._store.page(start, end, limit)
             case DeleteRange():
                 return self._on_delete_range(command)
@@ -202,10 +202,10 @@ class KvMachine:
             return Conflict(self._store.revision, self._store.mod_revision(command.key))
         return self._write(command)
 
-    def _write(self, command: Put | CasRevision | CasValue) -> Written:
+    def _write(self, command: Put | CasRevision | CasValue) -> KvWritten:
         expires_ms = self._now_ms + command.ttl_ms if command.ttl_ms else 0
         self._store.put(command.key, command.value, expires_ms)
-        return Written(self._store.commit())
+        return KvWritten(self._store.commit())
 
     def _on_delete(self, command: Delete) -> Reply:
         refused = refuse_key(self._limits, command.key)
@@ -220,7 +220,7 @@ class KvMachine:
     def _on_compact(self, command: Compact) -> Reply:
         revision = self._store.revision
         if command.revision > revision:
-            return Refused(ErrorCode.FUTURE_REVISION, command.revision, revision)
+            return KvRefused(ErrorCode.FUTURE_REVISION, command.revision, revision)
         return CompactedTo(revision, self._store.compact(Revision(command.revision)))
 
     def _on_expire(self, command: Expire) -> Expired:
@@ -235,7 +235,7 @@ class KvMachine:
         return self._store_id
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> KvLimits:
         return self._limits
 
     @property
@@ -259,17 +259,17 @@ class KvMachine:
     def __len__(self) -> int:
         return len(self._store)
 
-    def get(self, key: Key) -> Record | None:
+    def get(self, key: Key) -> KvRecord | None:
         """Return the live record of a key, as of the current revision."""
         return self._store.get(key)
 
-    def range(self, start: bytes, end: bytes | None, limit: int) -> Page:
+    def range(self, start: bytes, end: bytes | None, limit: int) -> RecordPage:
         """List records from `start` up to, not with, `end`, as of the current revision."""
         return self._store.page(start, end, limit)
 
     def events_since(
         self, revision: Revision, prefixes: Sequence[bytes] = (), *, limit: int
-    ) -> Events | Compacted | NotYet:
+    ) -> Events | EventsCompacted | NotYet:
         """Give what happened after `revision` to keys with one of these prefixes (none: all)."""
         return self._store.events_since(revision, prefixes, limit)
 
@@ -301,7 +301,7 @@ class KvMachine:
         this holds a pointer per key and event, no copy of a value.
         """
         live, events = self._store.frozen()
-        header = snapshot.Header(
+        header = snapshot.KvSnapshotHeader(
             version=snapshot.VERSION,
             store_id=self._store_id,
             limits=self._limits,
@@ -310,7 +310,7 @@ class KvMachine:
             now_ms=self._now_ms,
             applied_index=self._applied_index,
         )
-        return snapshot.encode(snapshot.State(header, live, events, self._clients.copy()))
+        return snapshot.encode(snapshot.KvSnapshotState(header, live, events, self._clients.copy()))
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Become what the snapshot says, its identity and limits included.
@@ -362,7 +362,7 @@ class KvMachine:
     @staticmethod
     def is_refusal(reply: bytes) -> bool:
         """Say whether a reply of this machine refuses what was asked."""
-        return isinstance(decode_reply(reply), Refused)
+        return isinstance(decode_reply(reply), KvRefused)
 
     # --- deltas -----------------------------------------------------------------------------
 
@@ -371,7 +371,7 @@ class KvMachine:
 
         The oldest of a few is forgotten.
         """
-        mark = delta.Mark(self._applied_index, self._store.revision, self._clients.stamp)
+        mark = delta.KvMark(self._applied_index, self._store.revision, self._clients.stamp)
         self._marks.pop(base_index, None)
         self._marks[base_index] = mark
         if len(self._marks) > _MARKS_MAX:
@@ -387,7 +387,7 @@ class KvMachine:
         if mark is None or events is None:
             return None
         entries = self._clients.since(mark.client_stamp)
-        header = delta.DeltaHeader(
+        header = delta.KvDeltaHeader(
             version=delta.VERSION,
             store_id=self._store_id,
             since_index=mark.applied_index,

@@ -17,7 +17,7 @@ from xxhash import xxh3_128
 
 from clustor.kv.clients import ClientEntry
 from clustor.kv.errors import KvMisuse, SnapshotRefused
-from clustor.kv.types import Key, Limits, Record, Revision, StoreId
+from clustor.kv.types import Key, KvLimits, KvRecord, Revision, StoreId
 
 VERSION = 1
 CHUNK_BYTES_MAX = 1024 * 1024
@@ -30,10 +30,10 @@ class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Positional and closed, like the commands."""
 
 
-class Header(_Frame, tag=0):
+class KvSnapshotHeader(_Frame, tag=0):
     version: int
     store_id: StoreId
-    limits: Limits
+    limits: KvLimits
     revision: Revision
     compacted: Revision
     now_ms: int
@@ -41,11 +41,11 @@ class Header(_Frame, tag=0):
 
 
 class _Live(_Frame, tag=1):
-    record: Record
+    record: KvRecord
 
 
 class _Event(_Frame, tag=2):
-    record: Record
+    record: KvRecord
 
 
 class _LiveEvent(_Frame, tag=3):
@@ -60,30 +60,30 @@ class _Trailer(_Frame, tag=5):
     checksum: bytes  # xxh3-128 of all bytes before the trailer's length
 
 
-_AnyFrame: TypeAlias = Header | _Live | _Event | _LiveEvent | _Client | _Trailer
+_AnyFrame: TypeAlias = KvSnapshotHeader | _Live | _Event | _LiveEvent | _Client | _Trailer
 
 _encode_frame = msgspec.msgpack.Encoder().encode
 _decode_frame = msgspec.msgpack.Decoder(_AnyFrame).decode
 
 
 @dataclass(slots=True)
-class State:
+class KvSnapshotState:
     """Everything a snapshot carries."""
 
-    header: Header
-    live: list[Record] = field(default_factory=list)
-    events: list[Record] = field(default_factory=list)
+    header: KvSnapshotHeader
+    live: list[KvRecord] = field(default_factory=list)
+    events: list[KvRecord] = field(default_factory=list)
     clients: list[ClientEntry] = field(default_factory=list)
 
 
-def require_storable(limits: Limits) -> None:
+def require_storable(limits: KvLimits) -> None:
     """Refuse limits under which a snapshot could be written that nobody can read."""
     largest = max(limits.key_bytes_max + limits.value_bytes_max, limits.reply_bytes_max)
     if largest > _FRAME_BYTES_MAX // 2:
         raise KvMisuse("limits too large", largest=largest, limit=_FRAME_BYTES_MAX // 2)
 
 
-def encode(state: State) -> Iterator[bytes]:
+def encode(state: KvSnapshotState) -> Iterator[bytes]:
     """Give the stream in chunks of exactly CHUNK_BYTES_MAX, the last one shorter."""
     buffer = bytearray()
     checksum = xxh3_128()
@@ -111,7 +111,7 @@ def _take_chunks(buffer: bytearray) -> Iterator[bytes]:
         del buffer[:CHUNK_BYTES_MAX]
 
 
-def _frames(state: State) -> Iterator[_AnyFrame]:
+def _frames(state: KvSnapshotState) -> Iterator[_AnyFrame]:
     yield state.header
     for record in state.live:
         yield _Live(record)
@@ -122,7 +122,7 @@ def _frames(state: State) -> Iterator[_AnyFrame]:
         yield _Client(entry)
 
 
-def decode(chunks: Iterable[bytes]) -> State:
+def decode(chunks: Iterable[bytes]) -> KvSnapshotState:
     """Read a whole snapshot, cut into chunks in whatever way.
 
     Raises SnapshotRefused unless it is complete, intact and of this version.
@@ -169,8 +169,8 @@ class _Reader:
     """Collect frames into a state; the trailer must come last and vouch for them."""
 
     def __init__(self) -> None:
-        self._state: State | None = None
-        self._live: dict[Key, Record] = {}
+        self._state: KvSnapshotState | None = None
+        self._live: dict[Key, KvRecord] = {}
         self._complete = False
         self.frames = 0
 
@@ -182,7 +182,7 @@ class _Reader:
             self._state = _begin(frame)
             return
         match frame:
-            case Header():
+            case KvSnapshotHeader():
                 raise SnapshotRefused("second header", frame=self.frames)
             case _Live(record=record):
                 self._live[record.key] = record
@@ -202,15 +202,15 @@ class _Reader:
             case _:
                 assert_never(frame)
 
-    def finish(self) -> State:
+    def finish(self) -> KvSnapshotState:
         if self._state is None or not self._complete:
             raise SnapshotRefused("cut short", frames=self.frames)
         return self._state
 
 
-def _begin(frame: _AnyFrame) -> State:
-    if not isinstance(frame, Header):
+def _begin(frame: _AnyFrame) -> KvSnapshotState:
+    if not isinstance(frame, KvSnapshotHeader):
         raise SnapshotRefused("no header")
     if frame.version != VERSION:
         raise SnapshotRefused("unknown version", version=frame.version, known=VERSION)
-    return State(frame)
+    return KvSnapshotState(frame)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from clustor.kv.commands import Page
+from clustor.kv.commands import RecordPage
 from clustor.kv.events import EventHistory
 from clustor.kv.expiry import Expiry
 from clustor.kv.fingerprint import fingerprint
 from clustor.kv.ordered_keys import OrderedKeys
-from clustor.kv.types import Compacted, Events, Key, Limits, NotYet, Record, Revision
+from clustor.kv.types import Events, EventsCompacted, Key, KvLimits, KvRecord, NotYet, Revision
 
 
 class Store:
@@ -19,9 +19,9 @@ class Store:
     Between the two nobody but the command being applied sees the store.
     """
 
-    def __init__(self, limits: Limits, revision: Revision, events: EventHistory) -> None:
+    def __init__(self, limits: KvLimits, revision: Revision, events: EventHistory) -> None:
         self._limits = limits
-        self._records: dict[Key, Record] = {}
+        self._records: dict[Key, KvRecord] = {}
         self._keys = OrderedKeys()
         self._expiry = Expiry(self._records)
         self._events = events
@@ -32,7 +32,7 @@ class Store:
 
     @classmethod
     def restored(
-        cls, limits: Limits, revision: Revision, events: EventHistory, live: Iterable[Record]
+        cls, limits: KvLimits, revision: Revision, events: EventHistory, live: Iterable[KvRecord]
     ) -> Store:
         store = cls(limits, revision, events)
         for record in live:
@@ -42,7 +42,7 @@ class Store:
             store._fingerprint_sum += fingerprint(record)
         return store
 
-    def use_limits(self, limits: Limits) -> None:
+    def use_limits(self, limits: KvLimits) -> None:
         """Keep other limits from the next command on."""
         self._limits = limits
         self._events.use_limits(limits)
@@ -50,7 +50,7 @@ class Store:
     def __len__(self) -> int:
         return len(self._records)
 
-    def get(self, key: Key) -> Record | None:
+    def get(self, key: Key) -> KvRecord | None:
         return self._records.get(key)
 
     def mod_revision(self, key: Key) -> Revision:
@@ -61,10 +61,12 @@ class Store:
         before = self._records.get(key)
         now = self.next_revision
         if before is None:
-            record = Record(key, value, now, now, 1, expires_ms)
+            record = KvRecord(key, value, now, now, 1, expires_ms)
             self._keys.add(key)
         else:
-            record = Record(key, value, before.create_revision, now, before.version + 1, expires_ms)
+            record = KvRecord(
+                key, value, before.create_revision, now, before.version + 1, expires_ms
+            )
             self._fingerprint_sum -= fingerprint(before)
         self._records[key] = record
         if expires_ms or (before is not None and before.expires_ms):
@@ -81,7 +83,7 @@ class Store:
         self._keys.remove(key)
         self._expiry.on_change(before, None)
         self._fingerprint_sum -= fingerprint(before)
-        tombstone = Record(key, b"", Revision(0), self.next_revision, 0, 0)
+        tombstone = KvRecord(key, b"", Revision(0), self.next_revision, 0, 0)
         self._events.append(tombstone, fingerprint(tombstone))
         return 1
 
@@ -108,21 +110,21 @@ class Store:
         self._events.trim()
         return self.revision
 
-    def page(self, start: bytes, end: bytes | None, limit: int) -> Page:
+    def page(self, start: bytes, end: bytes | None, limit: int) -> RecordPage:
         """List records by key until a limit ends it; at least one, if `limit` is not 0."""
-        records: list[Record] = []
+        records: list[KvRecord] = []
         budget = self._limits.reply_bytes_max
         for key in self._keys.between(start, end):
             record = self._records[key]
             budget -= len(key) + len(record.value)
             if len(records) >= limit or (budget < 0 and records):
-                return Page(self.revision, records, more=True)
+                return RecordPage(self.revision, records, more=True)
             records.append(record)
-        return Page(self.revision, records, more=False)
+        return RecordPage(self.revision, records, more=False)
 
     def events_since(
         self, revision: Revision, prefixes: Sequence[bytes], limit: int
-    ) -> Events | Compacted | NotYet:
+    ) -> Events | EventsCompacted | NotYet:
         return self._events.since(revision, prefixes, limit, self.revision)
 
     def compact(self, revision: Revision) -> Revision:
@@ -138,11 +140,11 @@ class Store:
         """Return the sums over the live records and over the events."""
         return self._fingerprint_sum, self._events.fingerprint_sum
 
-    def events_after(self, revision: Revision) -> list[Record] | None:
+    def events_after(self, revision: Revision) -> list[KvRecord] | None:
         """Return every change after a revision; None where some of them are forgotten."""
         return self._events.after(revision)
 
-    def advance(self, events: Iterable[Record], revision: Revision, compacted: Revision) -> None:
+    def advance(self, events: Iterable[KvRecord], revision: Revision, compacted: Revision) -> None:
         """Become what another store of the same past became by these changes."""
         for event in events:
             self._take(event)
@@ -150,7 +152,7 @@ class Store:
         self.next_revision = Revision(revision + 1)
         self._events.compact(compacted)
 
-    def _take(self, event: Record) -> None:
+    def _take(self, event: KvRecord) -> None:
         before = self._records.pop(event.key, None)
         if before is not None:
             self._fingerprint_sum -= fingerprint(before)
@@ -166,7 +168,7 @@ class Store:
         self._expiry.on_change(before, after)
         self._events.append(event, fingerprint(event))
 
-    def frozen(self) -> tuple[list[Record], list[Record]]:
+    def frozen(self) -> tuple[list[KvRecord], list[KvRecord]]:
         """Return the live records by key, and the events, as they are now: pointers, no copies."""
         live = [self._records[key] for key in self._keys.between(b"", None)]
         return live, self._events.copy()

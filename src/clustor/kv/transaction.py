@@ -6,7 +6,7 @@ from typing import assert_never
 
 from clustor.kv.commands import (
     Comparison,
-    Refused,
+    KvRefused,
     RevisionIs,
     Txn,
     TxnConflict,
@@ -19,13 +19,13 @@ from clustor.kv.commands import (
     ValueIs,
 )
 from clustor.kv.store import Store
-from clustor.kv.types import ErrorCode, Key, Limits, Record
+from clustor.kv.types import ErrorCode, Key, KvLimits, KvRecord
 from clustor.kv.validation import refuse_key, refuse_write
 
 
 def apply_txn(
-    store: Store, limits: Limits, txn: Txn, now_ms: int
-) -> Refused | TxnConflict | TxnDone:
+    store: Store, limits: KvLimits, txn: Txn, now_ms: int
+) -> KvRefused | TxnConflict | TxnDone:
     """Check the whole transaction, then do it at one revision."""
     refused = _refuse_size(limits, txn) or _refuse_overlap(txn.operations)
     if refused is not None:
@@ -36,21 +36,21 @@ def apply_txn(
     reads = _reads(store, txn.operations)
     read_bytes = sum(len(each.key) + len(each.value) for each in reads if each is not None)
     if read_bytes > limits.reply_bytes_max:
-        return Refused(ErrorCode.REPLY_TOO_LARGE, read_bytes, limits.reply_bytes_max)
+        return KvRefused(ErrorCode.REPLY_TOO_LARGE, read_bytes, limits.reply_bytes_max)
     results, changed = _do(store, txn.operations, reads, now_ms)
     return TxnDone(store.commit() if changed else store.revision, results)
 
 
-def _refuse_size(limits: Limits, txn: Txn) -> Refused | None:
+def _refuse_size(limits: KvLimits, txn: Txn) -> KvRefused | None:
     count = max(len(txn.comparisons), len(txn.operations))
     if count > limits.txn_operations_max:
-        return Refused(ErrorCode.TOO_MANY_OPERATIONS, count, limits.txn_operations_max)
+        return KvRefused(ErrorCode.TOO_MANY_OPERATIONS, count, limits.txn_operations_max)
     refusals = [refuse_key(limits, comparison.key) for comparison in txn.comparisons]
     refusals += [_refuse_operation(limits, operation) for operation in txn.operations]
     return next((refused for refused in refusals if refused is not None), None)
 
 
-def _refuse_operation(limits: Limits, operation: TxnOperation) -> Refused | None:
+def _refuse_operation(limits: KvLimits, operation: TxnOperation) -> KvRefused | None:
     match operation:
         case TxnGet(key=key) | TxnDelete(key=key):
             return refuse_key(limits, key)
@@ -62,7 +62,7 @@ def _refuse_operation(limits: Limits, operation: TxnOperation) -> Refused | None
             assert_never(operation)
 
 
-def _refuse_overlap(operations: list[TxnOperation]) -> Refused | None:
+def _refuse_overlap(operations: list[TxnOperation]) -> KvRefused | None:
     """Refuse two writes to one key: a watcher could not tell their order."""
     keys = [each.key for each in operations if isinstance(each, TxnPut | TxnDelete)]
     ranges = [each for each in operations if isinstance(each, TxnDeleteRange)]
@@ -72,7 +72,7 @@ def _refuse_overlap(operations: list[TxnOperation]) -> Refused | None:
         for each in ranges
         for key in distinct
     )
-    return Refused(ErrorCode.OVERLAPPING_OPERATIONS) if overlaps else None
+    return KvRefused(ErrorCode.OVERLAPPING_OPERATIONS) if overlaps else None
 
 
 def _holds(store: Store, comparison: Comparison) -> bool:
@@ -86,14 +86,14 @@ def _holds(store: Store, comparison: Comparison) -> bool:
             assert_never(comparison)
 
 
-def _reads(store: Store, operations: list[TxnOperation]) -> list[Record | None]:
+def _reads(store: Store, operations: list[TxnOperation]) -> list[KvRecord | None]:
     return [store.get(each.key) for each in operations if isinstance(each, TxnGet)]
 
 
 def _do(
-    store: Store, operations: list[TxnOperation], reads: list[Record | None], now_ms: int
-) -> tuple[list[Record | int | None], bool]:
-    results: list[Record | int | None] = []
+    store: Store, operations: list[TxnOperation], reads: list[KvRecord | None], now_ms: int
+) -> tuple[list[KvRecord | int | None], bool]:
+    results: list[KvRecord | int | None] = []
     changed = False
     remaining_reads = iter(reads)
     for operation in operations:

@@ -14,7 +14,7 @@ ClientId = NewType("ClientId", bytes)  # drawn anew by each incarnation of a cli
 StoreId = NewType("StoreId", bytes)  # drawn when a store is created; tells it from a later one
 
 
-class Record(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
+class KvRecord(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """What one revision did to one key; never changed once made.
 
     `version` counts the puts since the key was created. A record of version 0 is the
@@ -33,7 +33,7 @@ class Record(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tr
         return self.version == 0
 
 
-class Limits(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True, frozen=True):
+class KvLimits(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True, frozen=True):
     """Bounds that all replicas of a store share; they travel in its snapshots."""
 
     key_bytes_max: int = 1024
@@ -66,7 +66,7 @@ class ErrorCode(IntEnum):
     KEY_RESERVED = 12  # of a prefix that an embedding machine changes by its own commands only
 
 
-class Compacted(msgspec.Struct, frozen=True):
+class EventsCompacted(msgspec.Struct, frozen=True):
     """The events that were asked for are gone: list the keys, then watch from their revision."""
 
     # The oldest revision that `events_since` still takes.
@@ -83,7 +83,7 @@ class NotYet(msgspec.Struct, frozen=True):
 class Events(msgspec.Struct, frozen=True):
     """Events in order. All of a revision's events are in it, or none."""
 
-    events: list[Record]
+    events: list[KvRecord]
     # Nothing that was asked for is missing up to here: resume from this revision.
     through: Revision
     more: bool

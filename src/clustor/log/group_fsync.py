@@ -68,7 +68,7 @@ class GroupFsyncLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class FsyncBatch:
     """What was handed to the writer: whoever judges overruns compares both with the limits."""
 
     batch_bytes: int
@@ -111,14 +111,14 @@ class Batcher:
             return False
         return now_ms >= deadline or self._waiting_bytes >= self.limits.batch_bytes_max
 
-    def take(self, now_ms: int) -> Batch:
+    def take(self, now_ms: int) -> FsyncBatch:
         """Hand what waits to the writer."""
         assert self._oldest_ms is not None, "nothing waits"
-        batch = Batch(self._waiting_bytes, now_ms - self._oldest_ms)
+        batch = FsyncBatch(self._waiting_bytes, now_ms - self._oldest_ms)
         self._waiting_bytes, self._oldest_ms = 0, None
         self._inflight_bytes += batch.batch_bytes
         return batch
 
-    def written(self, batch: Batch) -> None:
+    def written(self, batch: FsyncBatch) -> None:
         """Count a batch as durable."""
         self._inflight_bytes -= batch.batch_bytes

@@ -16,7 +16,7 @@ from clustor.log.ledger import (
     encode_proof,
     encode_record,
 )
-from clustor.log.steps import Plan, Sync, Write, plan_replace
+from clustor.log.steps import Plan, Sync, WriteFile, plan_replace
 from clustor.log.types import DurabilityModeEpoch, IoWriterMode
 
 
@@ -50,7 +50,7 @@ class LedgerWriter:
             zeros = max(self._config.ledger_zero_ahead_bytes, RECORD_BYTES)
             self._zeroed_bytes = self.write_offset + zeros
             data += bytes(zeros)
-        return (Write(LEDGER_FILE, offset, data), Sync(LEDGER_FILE))
+        return (WriteFile(LEDGER_FILE, offset, data), Sync(LEDGER_FILE))
 
     def plan_rewrite(self, identity: LedgerIdentity, bodies: Sequence[LedgerBody]) -> Plan:
         """Plan the atomic replacement of the whole ledger by these records."""

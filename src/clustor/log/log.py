@@ -40,7 +40,7 @@ from clustor.log.segment import (
     segment_file,
 )
 from clustor.log.segment_writer import SegmentWriter
-from clustor.log.steps import Delete, MakeDirectory, Plan, Step, Sync, SyncDirectory
+from clustor.log.steps import DeleteFile, MakeDirectory, Plan, Step, Sync, SyncDirectory
 from clustor.log.types import (
     BlockCounter,
     DurabilityMode,
@@ -410,7 +410,7 @@ class Log:
         parts.truncations = [cut for cut in parts.truncations if cut.position > (start, 0)]
         deletions: list[Step] = []
         for seq in gone:
-            deletions += (Delete(index_file(seq)), Delete(segment_file(seq)))
+            deletions += (DeleteFile(index_file(seq)), DeleteFile(segment_file(seq)))
         return (*self._plan_ledger_rewrite(), *deletions, SyncDirectory(WAL_DIRECTORY))
 
     def _plan_ledger_rewrite(self) -> Plan:

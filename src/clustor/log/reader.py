@@ -14,7 +14,7 @@ from clustor.log.keys import KeyRing
 from clustor.log.logmap import LogMap
 from clustor.log.scan import SegmentScanner
 from clustor.log.steps import Storage
-from clustor.log.types import Entry, LogIndex, SegmentSeq
+from clustor.log.types import Entry, LogIndex
 
 
 def read_entries(
@@ -74,20 +74,3 @@ class LogReader:
         first = max(first_index, self.image.entries.base_index + 1)
         last = self.image.entries.last_index if unproven else self.proven_index
         return read_entries(self._storage, self._keys, self.image.entries, first, last)
-
-
-def read_archived_segment(
-    storage: Storage, segment_seq: SegmentSeq, keys: KeyRing, first_index: int = 1
-) -> Iterator[Entry]:
-    """Yield the entries of one closed segment in the order they were written.
-
-    A later run replaces earlier entries with the same index; who reads several segments must
-    let the later ones win. Raises AuthenticationFailed unless its trailer vouches for all of it.
-    """
-    check = SegmentScanner(storage, segment_seq, keys)
-    for _ in check.runs():
-        pass
-    if check.trailer is None:
-        raise check.problem or CorruptLog("not a closed segment", segment_seq=segment_seq)
-    for run in SegmentScanner(storage, segment_seq, keys).runs():
-        yield from (entry for entry in run.frames.entries if entry.index >= first_index)

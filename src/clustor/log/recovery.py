@@ -39,7 +39,7 @@ from clustor.log.segment import (
 from clustor.log.segment_writer import SegmentWriter
 from clustor.log.steps import (
     Create,
-    Delete,
+    DeleteFile,
     FileName,
     Plan,
     Step,
@@ -47,12 +47,12 @@ from clustor.log.steps import (
     Sync,
     SyncDirectory,
     Truncate,
-    Write,
+    WriteFile,
 )
 from clustor.log.types import IoWriterMode, LogState, SegmentSeq
 
 
-class FindingKind(StrEnum):
+class RecoveryFindingKind(StrEnum):
     """What a start may come across."""
 
     TORN_TAIL = "TornTail"  # the end of a write that did not finish; cut off
@@ -65,10 +65,10 @@ class FindingKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RecoveryFinding:
     """One thing that was found, in words for an operator."""
 
-    kind: FindingKind
+    kind: RecoveryFindingKind
     detail: str
 
 
@@ -83,7 +83,7 @@ class Recovery:
     log: Log
     image: LogImage
     plan: Plan = ()
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[RecoveryFinding] = field(default_factory=list)
     truncated_bytes: int = 0
     nonce_gap_bytes: int = 0  # `wal.nonce_reservation_gap_bytes`
 
@@ -145,7 +145,7 @@ def _fenced(
     log = Log(image.identity, keys, config, _parts(image, config, io_writer_mode))
     assert image.problem is not None
     log.fence(image.problem.reason, **image.problem.facts)
-    damage = Finding(FindingKind.DAMAGE, str(image.problem))
+    damage = RecoveryFinding(RecoveryFindingKind.DAMAGE, str(image.problem))
     return Recovery(image.state, log, image, findings=[damage])
 
 
@@ -179,8 +179,8 @@ class _Mending:
         self._recovery.plan = tuple(self._steps)
         return self._recovery
 
-    def _find(self, kind: FindingKind, detail: str) -> None:
-        self._recovery.findings.append(Finding(kind, detail))
+    def _find(self, kind: RecoveryFindingKind, detail: str) -> None:
+        self._recovery.findings.append(RecoveryFinding(kind, detail))
 
     def _remove_leftovers(self) -> None:
         """Remove what the ledger proves to be void, and what was never given its name."""
@@ -195,8 +195,8 @@ class _Mending:
             if file.rpartition("/")[2] + ".tmp" in names
         ]
         for file in files:
-            self._steps.append(Delete(file))
-            self._find(FindingKind.LEFTOVER_REMOVED, file)
+            self._steps.append(DeleteFile(file))
+            self._find(RecoveryFindingKind.LEFTOVER_REMOVED, file)
         # Also without leftovers: whoever made the names that are here may have died before
         # they were durable.
         self._steps += (SyncDirectory(WAL_DIRECTORY), SyncDirectory(""))
@@ -214,13 +214,13 @@ class _Mending:
         file = segment_file(segment.segment_seq)
         if scanner.problem is not None:
             self._recovery.truncated_bytes += segment.size_bytes - scanner.end_offset
-            self._find(FindingKind.TORN_TAIL, str(scanner.problem))
+            self._find(RecoveryFindingKind.TORN_TAIL, str(scanner.problem))
             self._steps.append(Truncate(file, scanner.end_offset))
-        self._steps.append(Write(file, 0, encode_segment_header(scanner.header)))
+        self._steps.append(WriteFile(file, 0, encode_segment_header(scanner.header)))
         if segment.unproven_offset is not None:
             length = scanner.end_offset - segment.unproven_offset
             kept = self._storage.read(file, segment.unproven_offset, length)
-            self._steps.append(Write(file, segment.unproven_offset, kept))
+            self._steps.append(WriteFile(file, segment.unproven_offset, kept))
         self._steps.append(Sync(file))
         reserved = self._image.facts.reserved.get(segment.segment_seq, 0)
         self._note_gap((reserved - scanner.next_block_counter) * CRYPTO_BLOCK_BYTES)
@@ -238,7 +238,7 @@ class _Mending:
         self._recovery.nonce_gap_bytes = max(gap_bytes, 0)
         window = 2 * self._config.reservation_blocks * CRYPTO_BLOCK_BYTES
         if gap_bytes > max(window, self._config.gap_quarantine_bytes):
-            self._find(FindingKind.NONCE_GAP, f"{gap_bytes} bytes of counters given up")
+            self._find(RecoveryFindingKind.NONCE_GAP, f"{gap_bytes} bytes of counters given up")
 
     def _settle_ledger(self) -> None:
         """Prove what was kept, in a ledger that is written anew."""
@@ -248,10 +248,12 @@ class _Mending:
             seq = entries.locate(entries.last_index)[0].segment_seq
             proof = DurabilityRecord(entries.last_term, entries.last_index, seq)
             kept = f"entries {facts.proven_index + 1} to {entries.last_index}"
-            self._find(FindingKind.UNPROVEN_KEPT, kept)
+            self._find(RecoveryFindingKind.UNPROVEN_KEPT, kept)
         if ledger.torn:
             self._recovery.truncated_bytes += self._storage.size(LEDGER_FILE) - ledger.good_bytes
-            self._find(FindingKind.TORN_LEDGER, f"{LEDGER_FILE} from byte {ledger.good_bytes}")
+            self._find(
+                RecoveryFindingKind.TORN_LEDGER, f"{LEDGER_FILE} from byte {ledger.good_bytes}"
+            )
         self._steps += self._recovery.log.plan_restart(proof)
 
     def _rebuild_index(self, seq: SegmentSeq, scanner: SegmentScanner) -> None:
@@ -262,5 +264,9 @@ class _Mending:
                 return
         except (FileNotFoundError, ChecksumMismatch):
             pass
-        self._find(FindingKind.INDEX_REBUILT, file)
-        self._steps += (Delete(file), Create(file), Write(file, 0, encode_index(seq, offsets)))
+        self._find(RecoveryFindingKind.INDEX_REBUILT, file)
+        self._steps += (
+            DeleteFile(file),
+            Create(file),
+            WriteFile(file, 0, encode_index(seq, offsets)),
+        )

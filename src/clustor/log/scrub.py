@@ -27,7 +27,7 @@ _ROUNDS_PER_COVERAGE: Final = COVERAGE_MS // ROUND_MS - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class SegmentSlice:
     """A part of a segment to read now, from the start of a run."""
 
     segment_seq: SegmentSeq
@@ -73,23 +73,25 @@ class Scrub:
     def next_deadline_ms(self) -> int:
         return self._next_round_ms
 
-    def take_round(self, now_ms: int, segments: Iterable[tuple[SegmentSeq, int]]) -> list[Slice]:
+    def take_round(
+        self, now_ms: int, segments: Iterable[tuple[SegmentSeq, int]]
+    ) -> list[SegmentSlice]:
         """Return what this round reads, given every segment's length; nothing before its time."""
         if now_ms < self._next_round_ms:
             return []
         self._next_round_ms = now_ms + ROUND_MS
         known = self._know(segments)
         return [
-            Slice(seq, progress.next_offset, -(-known[seq] // _ROUNDS_PER_COVERAGE))
+            SegmentSlice(seq, progress.next_offset, -(-known[seq] // _ROUNDS_PER_COVERAGE))
             for seq, progress in self._segments.items()
         ]
 
-    def take_all(self, segments: Iterable[tuple[SegmentSeq, int]]) -> list[Slice]:
+    def take_all(self, segments: Iterable[tuple[SegmentSeq, int]]) -> list[SegmentSlice]:
         """Return everything, to be read now: somebody asks. Every segment's pass begins anew."""
         known = self._know(segments)
         for progress in self._segments.values():
             progress.next_offset, progress.this_pass = SEGMENT_HEADER_BYTES, []
-        return [Slice(seq, SEGMENT_HEADER_BYTES, known[seq]) for seq in self._segments]
+        return [SegmentSlice(seq, SEGMENT_HEADER_BYTES, known[seq]) for seq in self._segments]
 
     def _know(self, segments: Iterable[tuple[SegmentSeq, int]]) -> dict[SegmentSeq, int]:
         known = dict(segments)
@@ -100,7 +102,7 @@ class Scrub:
         }
         return known
 
-    def on_read(self, done: Slice, result: SliceResult, now_ms: int) -> None:
+    def on_read(self, done: SegmentSlice, result: SliceResult, now_ms: int) -> None:
         """Take note of a slice; a problem is the caller's to escalate."""
         progress = self._segments.get(done.segment_seq)
         if progress is None or result.problem is not None:
@@ -117,7 +119,7 @@ class Scrub:
         return (now_ms - min(oldest, default=self._started_ms)) / DAY_MS
 
 
-def read_slice(storage: Storage, keys: KeyRing, wanted: Slice) -> SliceResult:
+def read_slice(storage: Storage, keys: KeyRing, wanted: SegmentSlice) -> SliceResult:
     """Authenticate the runs of a slice, to the end of the one that completes it."""
     try:
         scanner = SegmentScanner(storage, wanted.segment_seq, keys)

@@ -25,13 +25,13 @@ from clustor.log.segment import (
 )
 from clustor.log.steps import (
     Create,
-    Delete,
+    DeleteFile,
     FileName,
     Plan,
     Sync,
     SyncDirectory,
     Truncate,
-    Write,
+    WriteFile,
 )
 from clustor.log.types import BlockCounter, LogIndex
 
@@ -40,7 +40,7 @@ from clustor.log.types import BlockCounter, LogIndex
 class PlannedRun:
     """A run that was given its place."""
 
-    write: Write
+    write: WriteFile
     offset: int
     end_offset: int
 
@@ -83,7 +83,7 @@ class SegmentWriter:
         """Plan the file, with its room reserved, so that its name and its header are durable."""
         return (
             Create(self.file, self._config.segment_bytes),
-            Write(self.file, 0, encode_segment_header(self.header)),
+            WriteFile(self.file, 0, encode_segment_header(self.header)),
             Sync(self.file),
             SyncDirectory(WAL_DIRECTORY),
         )
@@ -128,7 +128,7 @@ class SegmentWriter:
         self.write_offset += RUN_HEADER_BYTES + header.sealed_bytes
         self._tally.add(first_index, offset, frames.covered, frames.starts)
         data = b"".join((encode_run_header(header), *sealed, self._zeros_behind(offset)))
-        return PlannedRun(Write(self.file, offset, data), offset, self.write_offset)
+        return PlannedRun(WriteFile(self.file, offset, data), offset, self.write_offset)
 
     def _zeros_behind(self, run_offset: int) -> bytes:
         if self.write_offset <= self._zeroed_bytes:
@@ -149,13 +149,13 @@ class SegmentWriter:
         trailer = encode_trailer(self._tally.trailer(header.segment_seq), key)
         index = index_file(header.segment_seq)
         return (
-            Write(self.file, self.write_offset, trailer),
+            WriteFile(self.file, self.write_offset, trailer),
             Truncate(self.file, self.write_offset + len(trailer)),
             Sync(self.file),
             # The index is not synced: it is checked when read, and rebuilt where it is bad.
-            Delete(index),
+            DeleteFile(index),
             Create(index),
-            Write(index, 0, encode_index(header.segment_seq, bytes(self._tally.offsets))),
+            WriteFile(index, 0, encode_index(header.segment_seq, bytes(self._tally.offsets))),
         )
 
     def abandon(self, reason: AbandonReason) -> NonceReservationAbandon:

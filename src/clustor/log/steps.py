@@ -5,12 +5,12 @@ that can lose power between any two steps. What each step promises is therefore 
 once, and both keep to it:
 
 - Steps run in order; a step that fails ends the plan, and the rest is not run.
-- `Write` promises nothing about durability: after a crash any subset of its sectors may be on
+- `WriteFile` promises nothing about durability: after a crash any subset of its sectors may be on
   disk, and one sector may hold any mix of its old and new bytes.
 - `Sync` returns when every byte and the length that earlier steps gave this file are durable.
 - `SyncFiles` promises for each of its files what `Sync` promises for one, in no order: a crash
   before it returns may have kept any of them.
-- `Create`, `Rename` and `Delete` change the directory; a crash may forget any of them until
+- `Create`, `Rename` and `DeleteFile` change the directory; a crash may forget any of them until
   `SyncDirectory` of the containing directory returns. `Rename` is atomic.
 - A failed `Sync` or `SyncFiles` is never tried again: the kernel may have dropped the dirty pages
   and would report success over lost bytes. The owner of the files fences them.
@@ -39,7 +39,7 @@ class Create:
 
 
 @dataclass(slots=True)
-class Write:
+class WriteFile:
     """Write `data` at `offset`; the file grows when that is past its end."""
 
     file: FileName
@@ -95,14 +95,22 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteFile:
     """Remove the file; one that is not there is no error, so that a plan can be run again."""
 
     file: FileName
 
 
 Step: TypeAlias = (
-    Create | Write | Sync | SyncFiles | SyncDirectory | MakeDirectory | Rename | Truncate | Delete
+    Create
+    | WriteFile
+    | Sync
+    | SyncFiles
+    | SyncDirectory
+    | MakeDirectory
+    | Rename
+    | Truncate
+    | DeleteFile
 )
 Plan: TypeAlias = tuple[Step, ...]
 
@@ -124,9 +132,9 @@ def plan_replace(file: FileName, data: bytes) -> Plan:
     """Plan the atomic replacement of a whole file: old or new after a crash, never a mixture."""
     temporary = FileName(file + ".tmp")
     return (
-        Delete(temporary),
+        DeleteFile(temporary),
         Create(temporary),
-        Write(temporary, 0, data),
+        WriteFile(temporary, 0, data),
         Sync(temporary),
         Rename(temporary, file),
         SyncDirectory(directory_of(file)),

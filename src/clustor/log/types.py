@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NewType
 
-from clustor.wire.types import (
+from clustor.wire import (
     DurabilityMode,
     DurabilityModeEpoch,
     IoWriterMode,

@@ -37,7 +37,7 @@ from clustor.raft.types import (
 OPEN_READS_MAX = 65_536
 
 
-class Access:
+class AccessGate:
     """The gate of one replica. Answers gather in `answers` until the driver takes them."""
 
     def __init__(

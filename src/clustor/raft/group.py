@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from clustor.log.types import DurabilityMode, Entry, EntryKind, LogIndex
-from clustor.raft.access import Access
+from clustor.raft.access import AccessGate
 from clustor.raft.control_plane import ControlPlaneUpdate
 from clustor.raft.core import Core
 from clustor.raft.device import DeviceLatency
@@ -20,10 +20,10 @@ from clustor.raft.errors import GroupMisuse, MembershipRefused
 from clustor.raft.fallback import GatedOperation, StrictFallback
 from clustor.raft.following import Following
 from clustor.raft.hard_state import HardState, MembershipAck, recovered_hard_state
-from clustor.raft.hold import Hold
+from clustor.raft.hold import HardStateHold
 from clustor.raft.idempotency import IdempotencyTable, KeyOf
-from clustor.raft.leadership import Accepted, Leadership, Refused
-from clustor.raft.membership import Configuration
+from clustor.raft.leadership import Leadership, ProposalAccepted, ProposalRefused
+from clustor.raft.membership import Membership
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.messages import (
     Message,
@@ -49,7 +49,7 @@ from clustor.raft.reception import Reception
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.repair import Repair
 from clustor.raft.replication import Replication
-from clustor.raft.snapshots import Snapshots
+from clustor.raft.snapshots import SnapshotRequests
 from clustor.raft.transition import Transition, decode_transition
 from clustor.raft.types import (
     NO_INDEX,
@@ -76,7 +76,7 @@ class Group:
         self.election = Election(core, self.fallback)
         self.replication = Replication(core)
         self.following = Following(core, self.durability)
-        self.access = Access(core, self.durability, self.replication, self.fallback)
+        self.access = AccessGate(core, self.durability, self.replication, self.fallback)
         self.keys = IdempotencyTable(key_of, profile.idempotency_keys_max)
         self.leadership = Leadership(
             core,
@@ -87,7 +87,7 @@ class Group:
             keys=self.keys,
         )
         self.repair = Repair(core)
-        self.snapshots = Snapshots(core)
+        self.snapshots = SnapshotRequests(core)
         self.reception = Reception(
             core,
             self.election,
@@ -97,7 +97,7 @@ class Group:
             repair=self.repair,
         )
         self.device = DeviceLatency(profile.device)
-        self.hold = Hold(core)
+        self.hold = HardStateHold(core)
         self._settled_commit = core.hard.membership_index
         self._acked = LogIndex(0)
         self._config_seen = core.config
@@ -114,7 +114,7 @@ class Group:
         hard_state: HardState | None = None,
         log: MemoryLog | None = None,
         applied_index: LogIndex = NO_INDEX,
-        bootstrap: Configuration | None = None,
+        bootstrap: Membership | None = None,
         rejoin_epoch: RoutingEpoch | None = None,
         key_of: KeyOf | None = None,
     ) -> Group:
@@ -168,11 +168,11 @@ class Group:
             self.reception.dispatch(message)
             self._settle()
 
-    def propose(self, payloads: Sequence[bytes]) -> Accepted | Refused:
+    def propose(self, payloads: Sequence[bytes]) -> ProposalAccepted | ProposalRefused:
         """Append a batch of payloads, each an entry; `Output.acked` says when they are safe."""
         return self.leadership.propose(payloads)
 
-    def propose_transition(self, transition: Transition) -> Accepted | Refused:
+    def propose_transition(self, transition: Transition) -> ProposalAccepted | ProposalRefused:
         """Append a change of the durability mode, with the epoch the control plane issued."""
         return self.leadership.propose_transition(transition)
 
@@ -180,7 +180,7 @@ class Group:
         """Open or close the gate of Group-Fsync (§14.2); it is open where nobody has gates."""
         self.leadership.group_fsync_allowed = allowed
 
-    def propose_activation(self, payload: bytes) -> Accepted | Refused:
+    def propose_activation(self, payload: bytes) -> ProposalAccepted | ProposalRefused:
         """Append a DefineActivate entry: the machine changes its rules there."""
         return self.leadership.propose_activation(payload)
 
@@ -192,7 +192,7 @@ class Group:
         self._settle()
         return index
 
-    def rehearse_membership(self, request: MembershipRequest) -> Configuration:
+    def rehearse_membership(self, request: MembershipRequest) -> Membership:
         """Return what a change would lead to, or raise MembershipRefused; nothing begins."""
         if not self.core.leads:
             raise MembershipRefused("not the leader", leader_id=self.core.leader_id)
@@ -202,7 +202,7 @@ class Group:
         """Take the control plane's word that the change in flight must be rolled back."""
         self.leadership.reconfiguration.survivable = False
 
-    def transfer(self, target: ReplicaId) -> Refused | None:
+    def transfer(self, target: ReplicaId) -> ProposalRefused | None:
         """Hand the leadership over; None says that it began."""
         return self.leadership.transfer(target)
 

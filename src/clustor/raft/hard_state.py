@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch, LogIndex, Term
 from clustor.raft.errors import DataLost
-from clustor.raft.membership import NO_MEMBERS, Configuration, membership_digest
+from clustor.raft.membership import NO_MEMBERS, Membership, membership_digest
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.types import (
     NO_EPOCH,
@@ -42,7 +42,7 @@ class HardState:
 
     term: Term = NO_TERM
     voted_for: ReplicaId | None = None
-    membership: Configuration = NO_MEMBERS
+    membership: Membership = NO_MEMBERS
     membership_index: LogIndex = NO_INDEX
     durable_commit_index: LogIndex = NO_INDEX  # committed, and on this disk, when it was written
     routing_epoch: RoutingEpoch = NO_ROUTING  # of the change that made this membership
@@ -61,7 +61,7 @@ def recovered_hard_state(
     hard: HardState | None,
     log: MemoryLog,
     *,
-    bootstrap: Configuration | None,
+    bootstrap: Membership | None,
     rejoin_epoch: RoutingEpoch | None,
 ) -> HardState:
     """Return the hard state to start with, or raise DataLost where the disk lacks something."""

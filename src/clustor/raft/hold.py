@@ -21,7 +21,7 @@ from clustor.raft.output import PersistHardState
 from clustor.raft.types import HardStateSeq, HardStateStored
 
 
-class Hold:
+class HardStateHold:
     """Numbers the hard states, and keeps messages back until the newest one is durable."""
 
     def __init__(self, core: Core) -> None:

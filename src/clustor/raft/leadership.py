@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from clustor.log.group_fsync import GroupFsyncClause
 from clustor.log.types import DurabilityMode, Entry, EntryKind, LogIndex, Term
-from clustor.raft.access import Access
+from clustor.raft.access import AccessGate
 from clustor.raft.control_plane import CacheState
 from clustor.raft.core import Core
 from clustor.raft.durability import EVERYTHING, Durability
@@ -22,18 +22,18 @@ from clustor.raft.group_fsync import (
 )
 from clustor.raft.hard_state import MembershipAck
 from clustor.raft.idempotency import IdempotencyTable
-from clustor.raft.membership import Configuration, MemberKind, membership_digest
+from clustor.raft.membership import MemberKind, Membership, membership_digest
 from clustor.raft.messages import TimeoutNow
 from clustor.raft.output import NoteKind
 from clustor.raft.progress import adopt_members
 from clustor.raft.quorum import VoteResult
-from clustor.raft.reconfiguration import Phase, Proposal, Reconfiguration
+from clustor.raft.reconfiguration import Reconfiguration, ReconfigurationPhase, SystemEntry
 from clustor.raft.replication import Replication
 from clustor.raft.transition import Transition, encode_transition
 from clustor.raft.types import ReplicaId, Role
 
 
-class RefusedBecause(StrEnum):
+class ProposalRefusal(StrEnum):
     NOT_LEADER = "NotLeader"
     TRANSFERRING = "Transferring"
     OVERLOADED = "Overloaded"
@@ -49,7 +49,7 @@ class RefusedBecause(StrEnum):
 
 
 @dataclass(slots=True)
-class Accepted:
+class ProposalAccepted:
     """The entries are in the leader's log; `Output.acked` tells when they are safe.
 
     New entries stand at `first_index` … `last_index` (none if `last_index < first_index`).
@@ -63,8 +63,8 @@ class Accepted:
 
 
 @dataclass(slots=True)
-class Refused:
-    reason: RefusedBecause
+class ProposalRefused:
+    reason: ProposalRefusal
     leader_id: ReplicaId | None = None
 
 
@@ -76,7 +76,7 @@ class Leadership:
         replication: Replication,
         *,
         election: Election,
-        access: Access,
+        access: AccessGate,
         keys: IdempotencyTable,
     ) -> None:
         self._core = core
@@ -96,7 +96,7 @@ class Leadership:
         self._transfer_until_ms = 0
         self._record_due_ms = 0
         self.device_violations = 0
-        self._acknowledged: Configuration | None = None  # members known to be recorded
+        self._acknowledged: Membership | None = None  # members known to be recorded
         self._step_down_due: str | None = None  # a reason that waits for min_leader_term_ms
 
     # Beginning and ending.
@@ -116,7 +116,7 @@ class Leadership:
         self._keys.lead(self._unapplied())
         self.reconfiguration.lead()
         self._access.fallback.leader_seen()
-        self.append(Proposal(EntryKind.NO_OP, b""))
+        self.append(SystemEntry(EntryKind.NO_OP, b""))
         self._access.decide()
 
     def _unapplied(self) -> list[Entry]:
@@ -143,41 +143,44 @@ class Leadership:
 
     # Proposals.
 
-    def propose(self, payloads: Sequence[bytes]) -> Accepted | Refused:
+    def propose(self, payloads: Sequence[bytes]) -> ProposalAccepted | ProposalRefused:
         core = self._core
         refusal = self._refusal(payloads)
         if refusal is not None:
-            return Refused(refusal, core.leader_id)
+            return ProposalRefused(refusal, core.leader_id)
         if self._keys.in_use:
             return self._propose_keyed(payloads)
         return self._append_payloads(payloads)
 
-    def refusal(self) -> RefusedBecause | None:
+    def refusal(self) -> ProposalRefusal | None:
         """Say why a small write would be refused now; None: it would be taken."""
         return self._refusal(())
 
-    def _refusal(self, payloads: Sequence[bytes]) -> RefusedBecause | None:
+    def _refusal(self, payloads: Sequence[bytes]) -> ProposalRefusal | None:
         core = self._core
         if not core.leads:
-            return RefusedBecause.NOT_LEADER
+            return ProposalRefusal.NOT_LEADER
         if self._transfer_to is not None:
-            return RefusedBecause.TRANSFERRING
+            return ProposalRefusal.TRANSFERRING
         if self.fenced:
-            return RefusedBecause.FENCED
+            return ProposalRefusal.FENCED
         log = core.log
         uncommitted = log.bytes_total - log.bytes_through(core.commit_index)
         if uncommitted > core.profile.replication.uncommitted_bytes_max:
-            return RefusedBecause.OVERLOADED
+            return ProposalRefusal.OVERLOADED
         if not self.membership_acknowledged():
-            return RefusedBecause.MEMBERSHIP_UNACKNOWLEDGED
+            return ProposalRefusal.MEMBERSHIP_UNACKNOWLEDGED
         if payloads and max(map(len, payloads)) > core.profile.payload_bytes_max:
-            return RefusedBecause.TOO_LARGE
+            return ProposalRefusal.TOO_LARGE
         return None
 
     def membership_acknowledged(self) -> bool:
         """Say whether the control plane's word on the members in force is persisted (§9.9)."""
         hard = self._core.hard
-        if self._acknowledged is hard.membership or self.reconfiguration.phase is not Phase.IDLE:
+        if (
+            self._acknowledged is hard.membership
+            or self.reconfiguration.phase is not ReconfigurationPhase.IDLE
+        ):
             return True  # in mid-change the members before it were acknowledged
         ack = hard.membership_ack
         if ack is None or ack.membership_digest != membership_digest(hard.membership):
@@ -195,7 +198,7 @@ class Leadership:
         digest = membership_digest(hard.membership)
         return MembershipAck(hard.routing_epoch, digest, hard.durability_mode_epoch)
 
-    def _append_payloads(self, payloads: Sequence[bytes]) -> Accepted:
+    def _append_payloads(self, payloads: Sequence[bytes]) -> ProposalAccepted:
         core = self._core
         first = LogIndex(core.log.last_index + 1)
         entries = core.log.append_payloads(core.hard.term, payloads)
@@ -203,9 +206,9 @@ class Leadership:
             self._durability.appended(first)
             if self._access.fallback.asserted:
                 self._access.fallback.pending_entries += len(entries)
-        return Accepted(core.hard.term, first, core.log.last_index)
+        return ProposalAccepted(core.hard.term, first, core.log.last_index)
 
-    def _propose_keyed(self, payloads: Sequence[bytes]) -> Accepted:
+    def _propose_keyed(self, payloads: Sequence[bytes]) -> ProposalAccepted:
         """Append what is new; give a repeated key the index of its first time."""
         repeated: dict[int, LogIndex] = {}
         fresh: list[bytes] = []
@@ -223,7 +226,7 @@ class Leadership:
         accepted.repeated = repeated or None
         return accepted
 
-    def append(self, proposal: Proposal) -> LogIndex:
+    def append(self, proposal: SystemEntry) -> LogIndex:
         """Append one entry of the leader's own, and obey it if it changes the members."""
         core = self._core
         index = LogIndex(core.log.last_index + 1)
@@ -237,35 +240,35 @@ class Leadership:
 
     # Durability modes.
 
-    def propose_transition(self, transition: Transition) -> Accepted | Refused:
+    def propose_transition(self, transition: Transition) -> ProposalAccepted | ProposalRefused:
         """Append a DurabilityTransition; its epoch was issued by the control plane."""
         core = self._core
         if not core.leads:
-            return Refused(RefusedBecause.NOT_LEADER, core.leader_id)
+            return ProposalRefused(ProposalRefusal.NOT_LEADER, core.leader_id)
         if transition.durability_mode_epoch <= core.log_epoch:
-            return Refused(RefusedBecause.MODE_CONFLICT)
+            return ProposalRefused(ProposalRefusal.MODE_CONFLICT)
         if transition.to_mode is DurabilityMode.GROUP_FSYNC:
             refusal = self._group_fsync_refusal()
             if refusal is not None:
-                return Refused(refusal)
+                return ProposalRefused(refusal)
         payload = encode_transition(transition)
-        index = self.append(Proposal(EntryKind.DURABILITY_TRANSITION, payload))
-        return Accepted(core.hard.term, index, index)
+        index = self.append(SystemEntry(EntryKind.DURABILITY_TRANSITION, payload))
+        return ProposalAccepted(core.hard.term, index, index)
 
-    def propose_activation(self, payload: bytes) -> Accepted | Refused:
+    def propose_activation(self, payload: bytes) -> ProposalAccepted | ProposalRefused:
         """Append a DefineActivate; the payload is the machine's to read."""
         core = self._core
         if not core.leads:
-            return Refused(RefusedBecause.NOT_LEADER, core.leader_id)
-        index = self.append(Proposal(EntryKind.DEFINE_ACTIVATE, payload))
-        return Accepted(core.hard.term, index, index)
+            return ProposalRefused(ProposalRefusal.NOT_LEADER, core.leader_id)
+        index = self.append(SystemEntry(EntryKind.DEFINE_ACTIVATE, payload))
+        return ProposalAccepted(core.hard.term, index, index)
 
-    def _group_fsync_refusal(self) -> RefusedBecause | None:
+    def _group_fsync_refusal(self) -> ProposalRefusal | None:
         if self._access.fallback.refuse(GatedOperation.GROUP_FSYNC):
-            return RefusedBecause.STRICT_FALLBACK
+            return ProposalRefusal.STRICT_FALLBACK
         if self.group_fsync_clause() is GroupFsyncClause.NONE:
             return None
-        return RefusedBecause.GROUP_FSYNC_QUARANTINE
+        return ProposalRefusal.GROUP_FSYNC_QUARANTINE
 
     def group_fsync_clause(self) -> GroupFsyncClause:
         """Name what forbids this leader to enable Group-Fsync now; asking changes nothing."""
@@ -318,29 +321,29 @@ class Leadership:
 
     # Transfers.
 
-    def transfer(self, target: ReplicaId) -> Refused | None:
+    def transfer(self, target: ReplicaId) -> ProposalRefused | None:
         """Hand the leadership to `target`: it gets all entries, then is told to campaign."""
         core = self._core
         refusal = self.transfer_refusal(target)
         if refusal is not None:
-            not_leader = refusal is RefusedBecause.NOT_LEADER
-            return Refused(refusal, core.leader_id if not_leader else None)
+            not_leader = refusal is ProposalRefusal.NOT_LEADER
+            return ProposalRefused(refusal, core.leader_id if not_leader else None)
         self._transfer_to = target
         self._transfer_until_ms = core.now_ms + core.profile.election_timeout_ms[1]
         self.try_transfer()
         return None
 
-    def transfer_refusal(self, target: ReplicaId) -> RefusedBecause | None:
+    def transfer_refusal(self, target: ReplicaId) -> ProposalRefusal | None:
         """Say why a transfer would be refused; asking changes nothing."""
         core = self._core
         if not core.leads:
-            return RefusedBecause.NOT_LEADER
-        if core.config.is_joint or self.reconfiguration.phase is Phase.ROLLBACK:
-            return RefusedBecause.JOINT_CONFIGURATION
+            return ProposalRefusal.NOT_LEADER
+        if core.config.is_joint or self.reconfiguration.phase is ReconfigurationPhase.ROLLBACK:
+            return ProposalRefusal.JOINT_CONFIGURATION
         if target == core.id or core.config.kind_of(target) is not MemberKind.VOTER:
-            return RefusedBecause.NOT_A_VOTER
+            return ProposalRefusal.NOT_A_VOTER
         if core.now_ms - core.leader_since_ms < core.profile.min_leader_term_ms:
-            return RefusedBecause.TOO_YOUNG
+            return ProposalRefusal.TOO_YOUNG
         return None
 
     def try_transfer(self) -> None:

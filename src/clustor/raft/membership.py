@@ -38,7 +38,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class Membership:
     """Who votes, who learns, who watches. It is joint while `outgoing` is not empty.
 
     `learners_next` are outgoing voters that become learners when the joint phase ends: a
@@ -93,14 +93,14 @@ class Configuration:
         return text + (" autoleave" if self.auto_leave else "")
 
 
-NO_MEMBERS = Configuration()
+NO_MEMBERS = Membership()
 
 
 def _ids(members: Iterable[ReplicaId]) -> str:
     return "(" + " ".join(str(member) for member in sorted(members)) + ")"
 
 
-def change_simply(config: Configuration, changes: Sequence[Change]) -> Configuration:
+def change_simply(config: Membership, changes: Sequence[Change]) -> Membership:
     """Return the configuration after changes that touch at most one voter.
 
     Two majorities that differ in one voter always overlap, so no joint phase is needed.
@@ -114,8 +114,8 @@ def change_simply(config: Configuration, changes: Sequence[Change]) -> Configura
 
 
 def enter_joint(
-    config: Configuration, changes: Sequence[Change], *, auto_leave: bool = False
-) -> Configuration:
+    config: Membership, changes: Sequence[Change], *, auto_leave: bool = False
+) -> Membership:
     """Return the joint configuration in which the old voters still have their say."""
     if config.is_joint:
         raise MembershipRefused("config is already joint")
@@ -125,18 +125,18 @@ def enter_joint(
     return _apply(joint, changes)
 
 
-def leave_joint(config: Configuration) -> Configuration:
+def leave_joint(config: Membership) -> Membership:
     """Return the new configuration alone; demoted voters become learners now."""
     if not config.is_joint:
         raise MembershipRefused("can't leave a non-joint config")
-    return Configuration(
+    return Membership(
         voters=config.voters,
         learners=config.learners | config.learners_next,
         observers=config.observers,
     )
 
 
-def _apply(config: Configuration, changes: Sequence[Change]) -> Configuration:
+def _apply(config: Membership, changes: Sequence[Change]) -> Membership:
     for change in changes:
         if change.replica_id and change.kind is not ChangeKind.UPDATE:
             config = _apply_one(config, change)
@@ -145,7 +145,7 @@ def _apply(config: Configuration, changes: Sequence[Change]) -> Configuration:
     return config
 
 
-def _apply_one(config: Configuration, change: Change) -> Configuration:
+def _apply_one(config: Membership, change: Change) -> Membership:
     one = frozenset((change.replica_id,))
     if change.kind is ChangeKind.ADD_LEARNER and one & (config.learners | config.learners_next):
         return config
@@ -199,9 +199,9 @@ class MembershipEntry:
     the log how to go on. `reason`, `failing` and `override_ref` belong to rollbacks.
     """
 
-    before: Configuration
-    after: Configuration
-    goal: Configuration | None
+    before: Membership
+    after: Membership
+    goal: Membership | None
     routing_epoch: RoutingEpoch
     placement_digest: bytes
     reason: str = ""
@@ -239,12 +239,12 @@ def decode_membership(payload: bytes) -> MembershipEntry:
     )
 
 
-def membership_digest(config: Configuration) -> bytes:
+def membership_digest(config: Membership) -> bytes:
     """Digest who the members are, equal on every replica that holds equal members."""
     return sha256(msgspec.msgpack.encode(_flat(config))).digest()
 
 
-def _flat(config: Configuration) -> _ConfigurationBytes:
+def _flat(config: Membership) -> _ConfigurationBytes:
     return _ConfigurationBytes(
         voters=sorted(config.voters),
         outgoing=sorted(config.outgoing),
@@ -255,8 +255,8 @@ def _flat(config: Configuration) -> _ConfigurationBytes:
     )
 
 
-def _full(flat: _ConfigurationBytes) -> Configuration:
-    return Configuration(
+def _full(flat: _ConfigurationBytes) -> Membership:
+    return Membership(
         voters=_members(flat.voters),
         outgoing=_members(flat.outgoing),
         learners=_members(flat.learners),

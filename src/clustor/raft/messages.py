@@ -20,7 +20,7 @@ from clustor.log.types import (
     SegmentSeq,
     Term,
 )
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.types import LeaseEpoch, ReadSeq, ReplicaId, RoutingEpoch, VoteAnnotation
 
 
@@ -142,7 +142,7 @@ class InstallSnapshot:
     sender: ReplicaId
     base_term: Term
     base_index: LogIndex
-    configuration: Configuration
+    configuration: Membership
     configuration_index: LogIndex
     routing_epoch: RoutingEpoch
     durability_mode: DurabilityMode  # committed, as is the next

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch, Entry, LogIndex, Term
 from clustor.raft.hard_state import HardState, MembershipAck
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.messages import Outbound
 from clustor.raft.reads import ReadGranted, ReadRefused
 from clustor.raft.types import (
@@ -72,7 +72,7 @@ class SnapshotInstall:
     source: ReplicaId
     base_term: Term
     base_index: LogIndex
-    configuration: Configuration
+    configuration: Membership
     configuration_index: LogIndex
     routing_epoch: RoutingEpoch
     durability_mode: DurabilityMode

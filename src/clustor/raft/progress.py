@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from clustor.log.types import IoWriterMode, LogIndex
-from clustor.raft.membership import Configuration, MemberKind
+from clustor.raft.membership import MemberKind, Membership
 from clustor.raft.types import NO_INDEX, NO_ROUND, ReadSeq, ReplicaId
 
 
@@ -106,7 +106,7 @@ class Progress:
 
 
 def adopt_members(
-    progress: dict[ReplicaId, Progress], config: Configuration, last_index: LogIndex, now_ms: int
+    progress: dict[ReplicaId, Progress], config: Membership, last_index: LogIndex, now_ms: int
 ) -> None:
     """Make `progress` hold exactly the members of `config`; who stays keeps what is known."""
     for gone in progress.keys() - config.members:

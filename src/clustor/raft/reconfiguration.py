@@ -15,7 +15,7 @@ from clustor.raft.core import Core
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.membership import (
     Change,
-    Configuration,
+    Membership,
     MembershipEntry,
     decode_membership,
     encode_membership,
@@ -27,7 +27,7 @@ from clustor.raft.profiles import MembershipNumbers
 from clustor.raft.types import ReplicaId, RoutingEpoch
 
 
-class Phase(StrEnum):
+class ReconfigurationPhase(StrEnum):
     IDLE = "Idle"
     CATCH_UP = "CatchUp"
     JOINT = "Joint"
@@ -53,7 +53,7 @@ class MembershipRequest:
 
 
 @dataclass(slots=True)
-class Proposal:
+class SystemEntry:
     """A system entry that the leader must append next."""
 
     kind: EntryKind
@@ -65,9 +65,9 @@ class Reconfiguration:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.phase = Phase.IDLE
-        self._origin = Configuration()  # the members before the change; a rollback's goal
-        self._goal: Configuration | None = None
+        self.phase = ReconfigurationPhase.IDLE
+        self._origin = Membership()  # the members before the change; a rollback's goal
+        self._goal: Membership | None = None
         self._routing_epoch = RoutingEpoch(0)
         self._placement_digest = b""
         self._since_ms = 0
@@ -82,7 +82,7 @@ class Reconfiguration:
 
     # Phase 1.
 
-    def begin(self, request: MembershipRequest) -> Proposal:
+    def begin(self, request: MembershipRequest) -> SystemEntry:
         """Check the preflight and return the first entry of the change, or refuse it."""
         core = self._core
         goal = self.rehearse(request)
@@ -98,13 +98,13 @@ class Reconfiguration:
             learners=core.config.learners | (joining - self._goal.observers),
             observers=core.config.observers | (joining & self._goal.observers),
         )
-        self._enter(Phase.CATCH_UP)
+        self._enter(ReconfigurationPhase.CATCH_UP)
         return self._change(learning)
 
-    def rehearse(self, request: MembershipRequest) -> Configuration:
+    def rehearse(self, request: MembershipRequest) -> Membership:
         """Return the members that a change would lead to, or refuse it; nothing begins."""
         core = self._core
-        if self.phase is not Phase.IDLE or core.config_index > core.commit_index:
+        if self.phase is not ReconfigurationPhase.IDLE or core.config_index > core.commit_index:
             raise MembershipRefused("another change is under way", phase=self.phase)
         if core.wal_committed_index < core.term_start:
             raise MembershipRefused("this term has committed nothing yet", term=core.hard.term)
@@ -126,20 +126,20 @@ class Reconfiguration:
 
     # Phases 2 to 4.
 
-    def on_tick(self) -> Proposal | None:
+    def on_tick(self) -> SystemEntry | None:
         """Move the change on by at most one entry."""
         core = self._core
-        if self.phase is Phase.IDLE or core.config_index > core.commit_index:
+        if self.phase is ReconfigurationPhase.IDLE or core.config_index > core.commit_index:
             return None
         match self.phase:
-            case Phase.CATCH_UP:
+            case ReconfigurationPhase.CATCH_UP:
                 return self._catch_up()
-            case Phase.JOINT:
+            case ReconfigurationPhase.JOINT:
                 return self._joint()
             case _:
                 return None
 
-    def _catch_up(self) -> Proposal | None:
+    def _catch_up(self) -> SystemEntry | None:
         core = self._core
         assert self._goal is not None
         behind = tuple(
@@ -167,13 +167,13 @@ class Reconfiguration:
         near = match >= log.last_index - self._numbers.catchup_index_slack
         return (within and near) if self._numbers.catchup_needs_both else (within or near)
 
-    def _enter_joint(self) -> Proposal:
+    def _enter_joint(self) -> SystemEntry:
         core = self._core
         goal = self._goal
         assert goal is not None
-        self._enter(Phase.JOINT)
+        self._enter(ReconfigurationPhase.JOINT)
         old = core.config
-        joint = Configuration(
+        joint = Membership(
             voters=goal.voters,
             outgoing=old.voters,
             learners=goal.learners - old.voters,
@@ -183,7 +183,7 @@ class Reconfiguration:
         )
         return self._change(joint)
 
-    def _joint(self) -> Proposal | None:
+    def _joint(self) -> SystemEntry | None:
         """Wait for the window of commits under both quorums, and for lag to be gone."""
         core = self._core
         if self._joint_committed is None:
@@ -193,12 +193,12 @@ class Reconfiguration:
             return self._maybe_roll_back(structural)
         self._structural_since_ms = None
         if core.wal_committed_index - self._joint_committed >= self._numbers.finalize_window:
-            self._enter(Phase.FINALIZE)
+            self._enter(ReconfigurationPhase.FINALIZE)
             return self._change(leave_joint(core.config))
         if core.now_ms >= self._noop_due_ms and core.log.last_index == core.commit_index:
             # An idle group would never fill the window: it is filled with nothing.
             self._noop_due_ms = core.now_ms + core.profile.heartbeat_ms
-            return Proposal(EntryKind.NO_OP, b"")
+            return SystemEntry(EntryKind.NO_OP, b"")
         return None
 
     def _structural(self) -> tuple[ReplicaId, ...]:
@@ -216,7 +216,7 @@ class Reconfiguration:
                 late.append(member)
         return tuple(late)
 
-    def _maybe_roll_back(self, structural: tuple[ReplicaId, ...]) -> Proposal | None:
+    def _maybe_roll_back(self, structural: tuple[ReplicaId, ...]) -> SystemEntry | None:
         core = self._core
         if self._structural_since_ms is None:
             self._structural_since_ms = core.now_ms
@@ -227,11 +227,11 @@ class Reconfiguration:
             return self._roll_back("structural lag", structural)
         return None
 
-    def _roll_back(self, reason: str, failing: tuple[ReplicaId, ...]) -> Proposal:
+    def _roll_back(self, reason: str, failing: tuple[ReplicaId, ...]) -> SystemEntry:
         """Return the entry that goes back; it holds once the quorum in force committed it."""
         goal = self._goal
         assert goal is not None
-        self._enter(Phase.ROLLBACK)
+        self._enter(ReconfigurationPhase.ROLLBACK)
         entry = MembershipEntry(
             before=self._origin,
             after=self._origin,
@@ -241,7 +241,7 @@ class Reconfiguration:
             reason=reason,
             failing=failing or tuple(sorted(goal.members - self._origin.members)),
         )
-        return Proposal(EntryKind.MEMBERSHIP_ROLLBACK, encode_membership(entry))
+        return SystemEntry(EntryKind.MEMBERSHIP_ROLLBACK, encode_membership(entry))
 
     # What the log commits.
 
@@ -261,16 +261,16 @@ class Reconfiguration:
         if not core.leads:
             return
         if entry.kind is EntryKind.MEMBERSHIP_ROLLBACK:
-            self._enter(Phase.IDLE)
+            self._enter(ReconfigurationPhase.IDLE)
             core.note(NoteKind.MEMBERSHIP_ROLLED_BACK, index=entry.index, reason=decoded.reason)
         elif decoded.goal is not None and decoded.after == decoded.goal:
-            self._enter(Phase.IDLE)
+            self._enter(ReconfigurationPhase.IDLE)
             core.note(NoteKind.MEMBERSHIP_FINALIZED, index=entry.index, members=str(core.config))
 
     def lead(self) -> None:
         """Read from the log where a change stands, and go on with it."""
         core = self._core
-        self._enter(Phase.IDLE)
+        self._enter(ReconfigurationPhase.IDLE)
         self.survivable = True
         newest = self._newest_entry()
         if newest is None:
@@ -281,26 +281,26 @@ class Reconfiguration:
         self._routing_epoch = decoded.routing_epoch
         self._placement_digest = decoded.placement_digest
         if entry.kind is EntryKind.MEMBERSHIP_ROLLBACK:
-            self._enter(Phase.ROLLBACK)
+            self._enter(ReconfigurationPhase.ROLLBACK)
         elif core.config.is_joint:
-            self._enter(Phase.JOINT)
+            self._enter(ReconfigurationPhase.JOINT)
         elif decoded.goal is not None and decoded.after != decoded.goal:
-            self._enter(Phase.CATCH_UP)
+            self._enter(ReconfigurationPhase.CATCH_UP)
         elif entry.index > core.commit_index:
-            self._enter(Phase.FINALIZE)
+            self._enter(ReconfigurationPhase.FINALIZE)
 
     def _resume_compacted(self) -> None:
         """Finish a joint phase whose entry a snapshot has taken: its members say where it goes."""
         config = self._core.config
         if config.is_joint:
             self._goal = leave_joint(config)
-            self._origin = Configuration(
+            self._origin = Membership(
                 voters=config.outgoing,
                 learners=config.learners - config.outgoing,
                 observers=config.observers,
             )
             self._routing_epoch = self._core.hard.routing_epoch
-            self._enter(Phase.JOINT)
+            self._enter(ReconfigurationPhase.JOINT)
 
     def _newest_entry(self) -> tuple[Entry, MembershipEntry] | None:
         core = self._core
@@ -313,17 +313,17 @@ class Reconfiguration:
                 return None if settled else (entry, decoded)
         return None
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: ReconfigurationPhase) -> None:
         if phase is not self.phase:
             self._core.note(NoteKind.MEMBERSHIP_PHASE, phase=phase)
         self.phase = phase
         self._since_ms = self._core.now_ms
         self._structural_since_ms = None
         self._joint_committed = None
-        if phase is Phase.IDLE:
+        if phase is ReconfigurationPhase.IDLE:
             self._goal = None
 
-    def _change(self, after: Configuration) -> Proposal:
+    def _change(self, after: Membership) -> SystemEntry:
         entry = MembershipEntry(
             before=self._origin,
             after=after,
@@ -331,4 +331,4 @@ class Reconfiguration:
             routing_epoch=self._routing_epoch,
             placement_digest=self._placement_digest,
         )
-        return Proposal(EntryKind.MEMBERSHIP_CHANGE, encode_membership(entry))
+        return SystemEntry(EntryKind.MEMBERSHIP_CHANGE, encode_membership(entry))

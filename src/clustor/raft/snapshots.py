@@ -10,7 +10,7 @@ from clustor.raft.output import SnapshotEmit, SnapshotReason
 from clustor.raft.types import NO_INDEX, ReplicaId
 
 
-class Snapshots:
+class SnapshotRequests:
     """One snapshot is asked for at a time; more may be emitted because their time has come."""
 
     def __init__(self, core: Core) -> None:

@@ -18,7 +18,7 @@ _COUNT = struct.Struct("<I")
 def encode_batch(commands: Sequence[bytes]) -> bytes:
     """Pack commands into the payload of one entry."""
     count = len(commands)
-    return struct.pack(f"<{count + 1}I", count, *map(len, commands)) + b"".join(commands)
+    return b"".join((struct.pack(f"<{count + 1}I", count, *map(len, commands)), *commands))
 
 
 def decode_batch(payload: bytes) -> list[bytes]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 
-from clustor.log.group_fsync import Batch, Batcher, GroupFsyncLimits
+from clustor.log.group_fsync import Batcher, FsyncBatch, GroupFsyncLimits
 from clustor.log.types import DurabilityMode, EntryKind
 from clustor.raft.memory_log import ENTRY_OVERHEAD_BYTES
 from clustor.raft.output import LogAppend
@@ -29,7 +29,7 @@ class Gathered:
     """Appends that became one: the receipt of the last stands for all."""
 
     append: LogAppend
-    batch: Batch
+    batch: FsyncBatch
 
 
 class Delaying:
@@ -96,7 +96,7 @@ class Delaying:
         last = appends[-1]
         return Gathered(LogAppend(last.write_seq, None, entries, last.mode), batch)
 
-    def written(self, batch: Batch) -> None:
+    def written(self, batch: FsyncBatch) -> None:
         """Count a batch as durable."""
         self._batcher.written(batch)
         self._node.inflight_bytes -= batch.batch_bytes

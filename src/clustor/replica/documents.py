@@ -25,7 +25,7 @@ from clustor.log.types import (
     Term,
 )
 from clustor.raft.hard_state import HardState, MembershipAck
-from clustor.raft.membership import Configuration, Members
+from clustor.raft.membership import Members, Membership
 from clustor.raft.types import ReplicaId, ReplicaIdentity, RoutingEpoch
 from clustor.replica.errors import ReplicaDamaged
 
@@ -145,7 +145,7 @@ def read_hard_state(storage: Storage) -> HardState | None:
     )
 
 
-def members_document(config: Configuration) -> MembersDocument:
+def members_document(config: Membership) -> MembersDocument:
     """Write a configuration for JSON."""
     return MembersDocument(
         _names(config.voters),
@@ -157,9 +157,9 @@ def members_document(config: Configuration) -> MembersDocument:
     )
 
 
-def members_of(document: MembersDocument) -> Configuration:
+def members_of(document: MembersDocument) -> Membership:
     """Read back what `members_document` wrote."""
-    return Configuration(
+    return Membership(
         _ids(document.voters),
         _ids(document.outgoing),
         _ids(document.learners),

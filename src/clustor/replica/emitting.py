@@ -21,12 +21,12 @@ from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.header import SnapshotHeader, encode_header
 from clustor.replica.jobs import NextChunk, Relist
 from clustor.replica.machine import DeltaMachine, DigestsDeltas, DigestsLater, StateMachine
-from clustor.replica.reading import Reader
+from clustor.replica.reading import DiskReader
 from clustor.replica.settings import ReplicaSettings
 from clustor.replica.streams import ReplicaStreams
 from clustor.snapshot.catalog import Catalog, Relisted, plan_acknowledge, plan_authorize
 from clustor.snapshot.emission import Emission, SnapshotRequest, plan_snapshot
-from clustor.snapshot.errors import SnapshotError
+from clustor.snapshot.errors import SnapshotFailure
 from clustor.snapshot.manifest import Manifest
 from clustor.snapshot.types import (
     HexDigest,
@@ -46,7 +46,7 @@ class Shelf:
     partition_id: PartitionId
     catalog: Catalog
     disk: DiskQueue
-    reader: Reader
+    reader: DiskReader
     streams: ReplicaStreams | None = None
     busy: bool = False
 
@@ -116,7 +116,7 @@ class Authorizing:
         assert isinstance(found, Relisted)
         try:
             change = plan_authorize(self._shelf.catalog, found, since_full_ms=self._since_full_ms)
-        except SnapshotError as error:
+        except SnapshotFailure as error:
             self._failed(error)
             return
         self._shelf.disk.submit(change.plan, lambda: self._authorized(change.after))
@@ -181,7 +181,7 @@ class Emitting:
                 keys=settings.keys,
                 signer=settings.signer,
             )
-        except SnapshotError as error:
+        except SnapshotFailure as error:
             self._failed(error)
         else:
             self._next_chunk()
@@ -200,7 +200,7 @@ class Emitting:
             return
         try:
             last = emission.plan_manifest(self._shelf.catalog, pane_digest(self._digest()))
-        except SnapshotError as error:  # another became the newest meanwhile
+        except SnapshotFailure as error:  # another became the newest meanwhile
             self._failed(error)
             return
         self._shelf.disk.submit(last, self._written)

@@ -9,7 +9,7 @@ from clustor.log.log import Log
 from clustor.raft.group import Group
 from clustor.raft.output import EntriesFetch
 from clustor.replica.jobs import ReadEntries, frozen_map
-from clustor.replica.reading import Reader
+from clustor.replica.reading import DiskReader
 
 
 class Fetching:
@@ -20,7 +20,7 @@ class Fetching:
         keys: KeyRing,
         group: Group,
         log: Log,
-        reader: Reader,
+        reader: DiskReader,
         damaged: Callable[[str], None],
     ) -> None:
         self._keys = keys

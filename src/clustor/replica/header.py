@@ -17,7 +17,7 @@ import rfc8785
 
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch, LogIndex
 from clustor.raft.hard_state import HardState
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.types import RoutingEpoch
 from clustor.replica.documents import MembersDocument, members_document, members_of
 from clustor.snapshot.errors import CorruptSnapshot
@@ -30,7 +30,7 @@ class SnapshotHeader:
     """The committed members and modes of whoever emitted the snapshot."""
 
     base_index: LogIndex
-    membership: Configuration
+    membership: Membership
     membership_index: LogIndex  # at or below the base
     routing_epoch: RoutingEpoch
     durability_mode: DurabilityMode

@@ -33,7 +33,7 @@ from clustor.replica.transfer import (
     StreamsWanted,
     Transfer,
 )
-from clustor.snapshot.errors import SnapshotError
+from clustor.snapshot.errors import SnapshotFailure
 from clustor.snapshot.importer import (
     ChunkOutcome,
     ImportPhase,
@@ -137,7 +137,7 @@ class Installing:
         self._manifest_asked_ms = None
         try:
             self._chain = self._begin_imports(message)
-        except SnapshotError:
+        except SnapshotFailure:
             self._give_up()
             return
         head = self._chain[-1].manifest

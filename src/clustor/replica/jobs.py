@@ -16,7 +16,7 @@ from clustor.snapshot.chunks import sealed_bytes
 from clustor.snapshot.emission import Emission
 from clustor.snapshot.garbage import plan_collect_garbage
 from clustor.snapshot.layout import chunk_file
-from clustor.snapshot.manifest import Chunk, Manifest
+from clustor.snapshot.manifest import Manifest, SnapshotChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class NextChunk:
 class ReadChunk:
     """Read one chunk as it is, for a peer; the peer authenticates it."""
 
-    chunk: Chunk
+    chunk: SnapshotChunk
 
     def run(self, storage: Storage) -> bytes:
         return storage.read(chunk_file(self.chunk.chunk_id), 0, sealed_bytes(self.chunk.len))

@@ -15,7 +15,7 @@ from clustor.log.ledger import LedgerIdentity
 from clustor.log.log import Log, create_log
 from clustor.log.metadata import BOOT_RECORD_FILE, METADATA_FILE
 from clustor.log.reader import read_entries
-from clustor.log.recovery import Finding, Recovery, recover
+from clustor.log.recovery import Recovery, RecoveryFinding, recover
 from clustor.log.segment import WAL_DIRECTORY, segment_seq_of
 from clustor.log.steps import (
     FileName,
@@ -38,7 +38,7 @@ from clustor.log.types import (
 )
 from clustor.raft.errors import DataLost
 from clustor.raft.hard_state import HardState, MembershipAck
-from clustor.raft.membership import Configuration, membership_digest
+from clustor.raft.membership import Membership, membership_digest
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.types import NO_INDEX, NO_TERM, ReplicaIdentity, RoutingEpoch
 from clustor.replica.chain import restore_newest
@@ -83,7 +83,7 @@ class Opened:
     machine: StateMachine
     plan: Plan
     writes_identity: bool  # the identity's file follows the plan
-    findings: tuple[Finding | StreamFinding, ...] = ()
+    findings: tuple[RecoveryFinding | StreamFinding, ...] = ()
     truncated_bytes: int = 0  # of a torn write, cut off
     streams: OpenedStore | None = None  # None: the machine has none; its plan is part of `plan`
 
@@ -93,13 +93,13 @@ def prepare_new(
     identity: ReplicaIdentity,
     partition: Storage,
     node: Storage,
-    bootstrap: Configuration | None,
+    bootstrap: Membership | None,
 ) -> Opened:
     """Plan a new replica. Its identity comes last: without it there is none yet."""
     if read_identity(node) is not None:
         raise ReplicaExists("a replica was created here before", replica_id=identity.replica_id)
     _require_unused(partition)
-    config = bootstrap or Configuration()
+    config = bootstrap or Membership()
     ack = MembershipAck(RoutingEpoch(0), membership_digest(config), DurabilityModeEpoch(0))
     hard = HardState(membership=config, membership_ack=ack)
     return _empty(settings, identity, hard, ())

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clustor.log.types import Entry, LogIndex, Term
-from clustor.raft.leadership import Accepted
+from clustor.raft.leadership import ProposalAccepted
 from clustor.raft.output import Acked
 from clustor.raft.types import ReplicaId
 from clustor.replica.batch import COMMAND_OVERHEAD_BYTES, commands_that_fit, encode_batch
-from clustor.replica.types import Applied, NotLeader, Outcome, Refused, RequestId, Unknown
+from clustor.replica.types import Applied, NotLeader, Outcome, RequestId, RequestsRefused, Unknown
 
 _NOTHING_ACKED = Acked(Term(0), LogIndex(0))
 
@@ -63,10 +63,10 @@ class Proposals:
         """Let a command wait for the next batch."""
         size = len(command) + COMMAND_OVERHEAD_BYTES
         if size >= self._payload_bytes_max:
-            self.outcomes.append(Refused([request_id], "TooLarge"))
+            self.outcomes.append(RequestsRefused([request_id], "TooLarge"))
         elif self._is_full or self._waiting_bytes + size > self._waiting_bytes_max:
             self._is_full = True
-            self.outcomes.append(Refused([request_id], "Overloaded"))
+            self.outcomes.append(RequestsRefused([request_id], "Overloaded"))
         else:
             self._waiting_bytes += size
             self._ids.append(request_id)
@@ -94,7 +94,7 @@ class Proposals:
             ids, commands = ids[fit:], commands[fit:]
         return [*batches, ids], [*payloads, encode_batch(commands)]
 
-    def accepted(self, accepted: Accepted, batches: Sequence[list[RequestId]]) -> None:
+    def accepted(self, accepted: ProposalAccepted, batches: Sequence[list[RequestId]]) -> None:
         """Take note of where the batches stand in the log."""
         for offset, request_ids in enumerate(batches):
             index = LogIndex(accepted.first_index + offset)

@@ -12,7 +12,7 @@ Found: TypeAlias = Callable[[object], None]
 Failed: TypeAlias = Callable[[Exception], None]
 
 
-class Reader:
+class DiskReader:
     """Jobs end in any order; each ends once."""
 
     def __init__(self) -> None:

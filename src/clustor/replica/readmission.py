@@ -19,7 +19,7 @@ from clustor.raft.types import ReplicaId, RoutingEpoch
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class VoteStanding:
     """What a healthy replica says of its group and of itself."""
 
     term: Term
@@ -52,7 +52,9 @@ class ReadmissionStep(StrEnum):
     GONE = "Gone"  # somebody else removed it: it has no place in the group any more
 
 
-def believed_leader(standings: Mapping[ReplicaId, Standing]) -> tuple[ReplicaId, Standing] | None:
+def believed_leader(
+    standings: Mapping[ReplicaId, VoteStanding],
+) -> tuple[ReplicaId, VoteStanding] | None:
     """Return the leader that a majority of its own voters follows, as far as these tell."""
     leading = [(each.term, number) for number, each in standings.items() if each.leads]
     if not leading:
@@ -66,7 +68,7 @@ def believed_leader(standings: Mapping[ReplicaId, Standing]) -> tuple[ReplicaId,
 
 
 def plan_rejoin_epoch(
-    standings: Mapping[ReplicaId, Standing], me: ReplicaId
+    standings: Mapping[ReplicaId, VoteStanding], me: ReplicaId
 ) -> RoutingEpoch | None:
     """Return the epoch to rejoin with, or None while nothing can be concluded.
 
@@ -81,7 +83,7 @@ def plan_rejoin_epoch(
 
 
 def plan_readmission(
-    leader: Standing, me: ReplicaId, phase: RepairPhase, *, rejoining: bool, durable: LogIndex
+    leader: VoteStanding, me: ReplicaId, phase: RepairPhase, *, rejoining: bool, durable: LogIndex
 ) -> ReadmissionStep:
     """Say what a replica that has rejoined must ask for, by the word of a believed leader."""
     if not leader.settled:

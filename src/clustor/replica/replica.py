@@ -16,9 +16,9 @@ from clustor.log.types import Entry, EntryKind, LogId, LogIndex, PartitionId
 from clustor.raft.control_plane import ControlPlaneUpdate
 from clustor.raft.group import Group
 from clustor.raft.hard_state import MembershipAck
-from clustor.raft.leadership import Accepted, RefusedBecause
-from clustor.raft.leadership import Refused as GroupRefused
-from clustor.raft.membership import Configuration
+from clustor.raft.leadership import ProposalAccepted, ProposalRefusal
+from clustor.raft.leadership import ProposalRefused as GroupRefused
+from clustor.raft.membership import Membership
 from clustor.raft.messages import Message
 from clustor.raft.output import (
     LogAppend,
@@ -48,10 +48,10 @@ from clustor.replica.machine import DefinableMachine, StateMachine, StreamMachin
 from clustor.replica.opening import Opened, prepare_new, prepare_open, prepare_rejoin
 from clustor.replica.proposals import Proposals
 from clustor.replica.read_gate import ReadGate
-from clustor.replica.reading import Reader
+from clustor.replica.reading import DiskReader
 from clustor.replica.settings import ReplicaSettings
 from clustor.replica.shadow import Shadow, copy_under
-from clustor.replica.snapshots import EmissionClause, Snapshots
+from clustor.replica.snapshots import EmissionClause, ReplicaSnapshots
 from clustor.replica.streams import ReplicaStreams
 from clustor.replica.transfer import Transfer
 from clustor.replica.types import (
@@ -60,9 +60,9 @@ from clustor.replica.types import (
     Home,
     NotLeader,
     ReadToken,
-    Refused,
     ReplicaOutput,
     RequestId,
+    RequestsRefused,
 )
 from clustor.replica.writing import Writing
 from clustor.snapshot.catalog import Catalog
@@ -103,12 +103,12 @@ class Replica:
         self.ready = False
         """Whether the first plan is durable and no disk has failed since."""
         self._disk = DiskQueue()
-        self._reader = Reader()
+        self._reader = DiskReader()
         self.streams: ReplicaStreams | None = None
         """The streams of a machine that has some."""
         if opened.streams is not None:
             self.streams = ReplicaStreams(opened.streams.store, settings.stream_policies)
-        self._snapshots = Snapshots(
+        self._snapshots = ReplicaSnapshots(
             Shelf(
                 settings,
                 opened.identity.partition_id,
@@ -148,7 +148,7 @@ class Replica:
         replica_id: ReplicaId,
         partition_id: PartitionId,
         log_id: LogId,
-        bootstrap: Configuration | None,
+        bootstrap: Membership | None,
         now_ms: int,
     ) -> Self:
         """Make a new replica: a member of the `bootstrap` configuration, or one that is to join.
@@ -308,7 +308,7 @@ class Replica:
         """Begin a change of members, or raise MembershipRefused."""
         return self.group.change_membership(request)
 
-    def propose_transition(self, transition: Transition) -> Accepted | GroupRefused:
+    def propose_transition(self, transition: Transition) -> ProposalAccepted | GroupRefused:
         """Append a change of the durability mode, with the epoch the control plane issued.
 
         The ledger is fenced at its entry. In Group-Fsync small batches wait for each other, a few
@@ -318,7 +318,7 @@ class Replica:
 
     # Definitions.
 
-    def propose_activation(self, activation: Activation) -> Accepted | GroupRefused:
+    def propose_activation(self, activation: Activation) -> ProposalAccepted | GroupRefused:
         """Append the entry at which a definition comes into force on every replica."""
         return self.group.propose_activation(encode_activation(activation))
 
@@ -592,14 +592,14 @@ class Replica:
             return
         batches, payloads = self._proposals.take_waiting(self.settings.batch_bytes_max)
         answer = self.group.propose(payloads)
-        if isinstance(answer, Accepted):
+        if isinstance(answer, ProposalAccepted):
             self._proposals.accepted(answer, batches)
             return
         request_ids = [request for batch in batches for request in batch]
-        if answer.reason is RefusedBecause.NOT_LEADER:
+        if answer.reason is ProposalRefusal.NOT_LEADER:
             self._proposals.outcomes.append(NotLeader(request_ids, answer.leader_id))
         else:
-            self._proposals.outcomes.append(Refused(request_ids, answer.reason))
+            self._proposals.outcomes.append(RequestsRefused(request_ids, answer.reason))
 
     def _carry(self, found: Output, output: ReplicaOutput) -> None:
         """Turn what the group wants into what the driver does, in the group's order."""

@@ -57,7 +57,7 @@ class _Wanted:
     compacts: bool  # whether the log behind it is to go at once
 
 
-class Snapshots:
+class ReplicaSnapshots:
     """Between the group, the log and the shelf. Messages gather in `transfers`."""
 
     def __init__(

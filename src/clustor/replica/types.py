@@ -83,14 +83,14 @@ class Unknown:
 
 
 @dataclass(slots=True)
-class Refused:
+class RequestsRefused:
     """Nothing happened, and nothing will, for a reason that this leader names."""
 
     request_ids: list[RequestId]
     reason: str
 
 
-Outcome: TypeAlias = Applied | NotLeader | Unknown | Refused
+Outcome: TypeAlias = Applied | NotLeader | Unknown | RequestsRefused
 
 
 @dataclass(slots=True)

@@ -66,7 +66,7 @@ class Lag:
     lag_class: LagClass
 
 
-class Admission:
+class GroupAdmission:
     """The flow control of one group on one node. It only ever refuses while its replica leads."""
 
     def __init__(self, replica: Replica, numbers: FlowNumbers) -> None:

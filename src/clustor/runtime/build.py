@@ -14,6 +14,7 @@ from typing import Final
 
 COMMIT_VARIABLE: Final = "QUANTUM_GIT_SHA"
 """Where a build without its repository (a container, a package) is told its commit."""
+PACKAGED_FILE: Final = "clustor/commit.txt"
 _UNKNOWN: Final = "unknown"
 _DISTRIBUTION: Final = "quantum-mq"
 _SHORT: Final = 12
@@ -49,7 +50,7 @@ def build() -> Build:
     root = Path(__file__).resolve().parents[2]
     return Build(
         version=_version(),
-        commit=os.environ.get(COMMIT_VARIABLE) or commit_of(root.parent),
+        commit=os.environ.get(COMMIT_VARIABLE) or packaged(root) or commit_of(root.parent),
         python=platform.python_version(),
         compiled=any(root.glob("quantum_hot__mypyc*.so")),
     )
@@ -60,6 +61,14 @@ def _version() -> str:
         return importlib.metadata.version(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
         return "0+source"
+
+
+def packaged(root: Path) -> str:
+    """Return the commit that a wheel was built from; empty: this is a source tree."""
+    try:
+        return (root / PACKAGED_FILE).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def commit_of(tree: Path) -> str:

@@ -19,7 +19,8 @@ from clustor.runtime.hardening import Hardening
 from clustor.runtime.peers.transport import Address
 from clustor.runtime.pki.identity import ClusterId, NodeId
 from clustor.security.key_registry import DEK_PERIOD_MS
-from clustor.snapshot import CadenceProfile, SnapshotMisuse
+from clustor.snapshot.cadence import CadenceProfile
+from clustor.snapshot.errors import SnapshotMisuse
 
 CLUSTER_FILE: Final = "cluster.json"
 LOOPBACK: Final = "127.0.0.1"
@@ -43,6 +44,9 @@ class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admin_port: int
     signing_key: str
     founder: bool = True  # voted from the beginning; others join by a change of members
+    zone: str = "local"  # what fails together with it
+    clients: dict[str, str] = {}
+    """Where clients are told to go, HOST:PORT by listener; none: by the node's ports."""
 
     @property
     def id(self) -> NodeId:
@@ -55,6 +59,15 @@ class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def admin(self) -> Address:
         return Address(self.host, self.admin_port)
+
+
+class NodeList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which nodes there are, and which there were: what changes while a cluster runs."""
+
+    birth_id: str
+    version: int
+    nodes: tuple[NodeEntry, ...]
+    removed: tuple[NodeEntry, ...] = ()
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,6 +107,9 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # How many times longer than the profile's its nodes wait for each other and for their disks,
     # for a machine that does much else. Longer only: a lease never outlives an election by it.
     patience: Annotated[int, msgspec.Meta(ge=1)] = 1
+    # Whether the guard rails hold that development does without: enough voters, zones, full nodes.
+    production: bool = False
+    list_version: int = 0  # of `nodes` and `removed`: whoever has the higher one knows better
     format_version: int = 1
 
     def __post_init__(self) -> None:
@@ -157,18 +173,30 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The keys of all whose snapshots are believed."""
         return [entry.signing_key for entry in (*self.nodes, *self.removed)]
 
+    @property
+    def node_list(self) -> NodeList:
+        return NodeList(self.birth, self.list_version, self.nodes, self.removed)
+
+    def listing(self, known: NodeList) -> ClusterFile:
+        """Return the cluster with the nodes of a newer list."""
+        return msgspec.structs.replace(
+            self, nodes=known.nodes, removed=known.removed, list_version=known.version
+        )
+
     def next_node_id(self) -> NodeId:
         """Return an id that no node has or had."""
         return NodeId(1 + max(entry.node_id for entry in (*self.nodes, *self.removed)))
 
     def with_node(self, entry: NodeEntry) -> ClusterFile:
-        return msgspec.structs.replace(self, nodes=(*self.nodes, entry))
+        nodes = (*self.nodes, entry)
+        return msgspec.structs.replace(self, nodes=nodes, list_version=self.list_version + 1)
 
     def without_node(self, node_id: NodeId) -> ClusterFile:
         """Return the cluster after a node left; raises DataDirectoryRefused for a stranger."""
         gone = self.node(node_id)
         left = tuple(entry for entry in self.nodes if entry is not gone)
-        return msgspec.structs.replace(self, nodes=left, removed=(*self.removed, gone))
+        removed, version = (*self.removed, gone), self.list_version + 1
+        return msgspec.structs.replace(self, nodes=left, removed=removed, list_version=version)
 
     def node(self, node_id: NodeId) -> NodeEntry:
         """Return one node's entry, or raise DataDirectoryRefused."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,8 @@ from clustor.log.types import PartitionId
 from clustor.raft.errors import DataLost
 from clustor.raft.types import RoutingEpoch
 from clustor.runtime.errors import DataDirectoryInUse, DataDirectoryRefused
-from clustor.runtime.keys.store import KEYS_DIRECTORY
+from clustor.runtime.keys.kek_source import ReadKek, kek_in_file
+from clustor.runtime.keys.store import KEK_FILE, KEYS_DIRECTORY
 from clustor.runtime.pki.identity import PKI_DIRECTORY, ClusterId, NodeId
 
 NODE_FILE: Final = "node.json"
@@ -47,20 +49,41 @@ class RejoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epochs: dict[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class SecretPlaces:
+    """Where a node's keys and certificates are: in production not beside its data."""
+
+    keys: Path
+    pki: Path
+    read_kek: ReadKek
+
+
+def beside_data(root: Path) -> SecretPlaces:
+    """Return where development keeps them: below the data, with the key that opens them."""
+    keys = root / KEYS_DIRECTORY
+    return SecretPlaces(keys, root / PKI_DIRECTORY, kek_in_file(keys / KEK_FILE))
+
+
 class DataDirectory:
     """An open data directory; nobody else opens it before `close` or the end of the process."""
 
-    def __init__(self, root: Path, lock: int) -> None:
+    def __init__(self, root: Path, lock: int, secrets: SecretPlaces | None = None) -> None:
         self.root = root
         self._lock = lock
+        self._secrets = secrets or beside_data(root)
 
     @property
     def keys(self) -> Path:
-        return self.root / KEYS_DIRECTORY
+        return self._secrets.keys
 
     @property
     def pki(self) -> Path:
-        return self.root / PKI_DIRECTORY
+        return self._secrets.pki
+
+    @property
+    def read_kek(self) -> ReadKek:
+        """Returns the key that opens the ring; raises KeyUnavailable."""
+        return self._secrets.read_kek
 
     def identity(self, partition: PartitionId) -> Path:
         """Return the directory of a replica's identity, made where it is missing."""
@@ -106,9 +129,12 @@ class DataDirectory:
         os.close(self._lock)
 
 
-def open_data_directory(root: Path, cluster: ClusterId, node: NodeId) -> DataDirectory:
+def open_data_directory(
+    root: Path, cluster: ClusterId, node: NodeId, secrets: SecretPlaces | None = None
+) -> DataDirectory:
     """Open the directory of this node, or raise DataDirectoryRefused or DataDirectoryInUse.
 
+    Without `secrets` keys and certificates are below it: development.
     A directory without `node.json` becomes this node's, unless it already holds replicas.
     """
     try:
@@ -124,7 +150,7 @@ def open_data_directory(root: Path, cluster: ClusterId, node: NodeId) -> DataDir
     except BaseException:
         os.close(lock)
         raise
-    return DataDirectory(root, lock)
+    return DataDirectory(root, lock, secrets)
 
 
 def _take_lock(root: Path, lock: int) -> None:

@@ -39,8 +39,8 @@ from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     AUTHORITY_KEY_FILE,
     PKI_DIRECTORY,
-    Authority,
     ClusterId,
+    DevelopmentAuthority,
     NodeId,
     create_authority,
     issue_node,
@@ -194,7 +194,7 @@ def _moved(entry: NodeEntry, base_port: int) -> NodeEntry:
 
 def _prepare_certificates(root: Path, cluster: ClusterFile, now: datetime) -> None:
     directory = root / PKI_DIRECTORY
-    authority: Authority | None = None
+    authority: DevelopmentAuthority | None = None
     for entry in cluster.nodes:
         pki = node_directory(root, entry.id) / PKI_DIRECTORY
         if needs_certificate(pki, now):
@@ -202,7 +202,7 @@ def _prepare_certificates(root: Path, cluster: ClusterFile, now: datetime) -> No
             issue_node(authority, entry.id, pki, now)
 
 
-def _authority(directory: Path, cluster: ClusterId, now: datetime) -> Authority:
+def _authority(directory: Path, cluster: ClusterId, now: datetime) -> DevelopmentAuthority:
     if (directory / AUTHORITY_FILE).exists():
         return load_authority(directory, cluster)
     # A key without its certificate signed nothing. What is beside it may be others'.

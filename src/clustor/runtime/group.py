@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from clustor.log.types import IoWriterMode, LogId, PartitionId
 from clustor.raft.errors import DataLost
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.output import Note, NoteKind
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import (
@@ -23,7 +23,7 @@ from clustor.replica import (
     ReplicaSettings,
     quarantined_replica,
 )
-from clustor.runtime.admission import Admission, FlowNumbers
+from clustor.runtime.admission import FlowNumbers, GroupAdmission
 from clustor.runtime.disk import Completion, DirectoryStorage, Disk, PlanToken
 from clustor.runtime.repair.fenced_replica import FencedReplica
 from clustor.runtime.telemetry.loop_watch import LoopWatch
@@ -85,7 +85,7 @@ class HostedGroup:
         self.loop_watch: LoopWatch | None = None
         """Where it is noted what the device took, and what we did."""
         self.replica: FencedReplica
-        self.admission: Admission
+        self.admission: GroupAdmission
         """Who asks it before `Replica.propose` is told when to slow down, and why."""
         self._last_note: Note | None = None
         self.rolled_back = ""
@@ -111,7 +111,7 @@ class HostedGroup:
         self,
         settings: ReplicaSettings,
         replica_id: ReplicaId,
-        bootstrap: Configuration | None,
+        bootstrap: Membership | None,
         entropy: Entropy,
         now_ms: int,
         *,
@@ -137,7 +137,7 @@ class HostedGroup:
             self.damage = error
             self._use(self._fenced(str(error), now_ms))
 
-    def _found_or_made(self, bootstrap: Configuration | None, now_ms: int) -> FencedReplica:
+    def _found_or_made(self, bootstrap: Membership | None, now_ms: int) -> FencedReplica:
         try:
             return self.reopened(now_ms)
         except NoReplica:
@@ -202,7 +202,7 @@ class HostedGroup:
 
     def _use(self, replica: FencedReplica) -> None:
         self.replica = replica
-        self.admission = Admission(replica, self._how.flow)
+        self.admission = GroupAdmission(replica, self._how.flow)
 
     def say(self, note: Note) -> None:
         """Write a note to the journal, unless it only repeats the last one."""

@@ -49,7 +49,7 @@ class Measure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class HardeningResult:
     """Whether a measure is in force; if not, why."""
 
     measure: Measure
@@ -60,7 +60,7 @@ class Standing:
         return not self.problem
 
 
-def harden(data: Path, secrets: Iterable[Path]) -> tuple[Standing, ...]:
+def harden(data: Path, secrets: Iterable[Path]) -> tuple[HardeningResult, ...]:
     """Give up what can be given up; `secrets` are directories with keys. Called once, at a start.
 
     Before any thread is started: capabilities are each thread's own. In this order: the capability
@@ -74,10 +74,10 @@ def harden(data: Path, secrets: Iterable[Path]) -> tuple[Standing, ...]:
         (Measure.CAPABILITIES, lambda: _drop_capabilities(data)),
         (Measure.SYSTEM_CALLS, _filter_calls),
     )
-    return tuple(Standing(measure, _tried(step)) for measure, step in steps)
+    return tuple(HardeningResult(measure, _tried(step)) for measure, step in steps)
 
 
-def require(standings: Iterable[Standing]) -> None:
+def require(standings: Iterable[HardeningResult]) -> None:
     """Raise HardeningRefused where something is not in force."""
     missing = [f"{each.measure.value}: {each.problem}" for each in standings if not each.in_force]
     if missing:

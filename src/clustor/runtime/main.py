@@ -17,9 +17,9 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import uvloop
 
@@ -34,8 +34,8 @@ from clustor.runtime.admin.server import AdminServer
 from clustor.runtime.admin.status import status_of
 from clustor.runtime.admin.trust import AdminTrust
 from clustor.runtime.audit.control_calls import ControlFollower
-from clustor.runtime.audit.log import open_desk
-from clustor.runtime.audit.writer import AUDIT_DIRECTORY, wall_ms
+from clustor.runtime.audit.log import AuditLog, open_desk
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
 from clustor.runtime.containment import contained, on_loop_error
 from clustor.runtime.control.duties import NodeDuties
@@ -45,9 +45,10 @@ from clustor.runtime.control.service import ControlService
 from clustor.runtime.data_directory import (
     STATE_DIRECTORY,
     DataDirectory,
+    SecretPlaces,
     open_data_directory,
 )
-from clustor.runtime.disk import DiskError, describe_loss, open_disk
+from clustor.runtime.disk import Disk, DiskError, describe_loss, open_disk
 from clustor.runtime.disk.checks import check_disk
 from clustor.runtime.disk.memory import keep_freed_memory
 from clustor.runtime.disk.start_room import require_room
@@ -65,12 +66,15 @@ from clustor.runtime.errors import (
     SelfTestFailed,
 )
 from clustor.runtime.hardening import Hardening, harden, require
-from clustor.runtime.keys.rotation import KeyKeeper, epochs_in_use, keep_keys, mac_epochs_in_use
+from clustor.runtime.keys.epochs_in_use import epochs_in_use, mac_epochs_in_use
+from clustor.runtime.keys.rotation import KeyKeeper, keep_keys
 from clustor.runtime.keys.signers import SignerKeeper, read_trusted
 from clustor.runtime.keys.store import load_keyring
 from clustor.runtime.kv.service import KvService
-from clustor.runtime.node import TICK_SECONDS, Node, NodeSettings
-from clustor.runtime.pki.certificate_watch import NodeTrust, Repeated
+from clustor.runtime.node import Node
+from clustor.runtime.node_settings import NodeSettings
+from clustor.runtime.peers.address import Address
+from clustor.runtime.pki.certificate_watch import NodeTrust, RepeatedCall
 from clustor.runtime.pki.identity import NodeId, own_identity
 from clustor.runtime.release import check_release
 from clustor.runtime.repair.repair_mode import repair_status
@@ -81,8 +85,10 @@ from clustor.runtime.telemetry.loop_watch import StackWatch
 from clustor.runtime.telemetry.metrics import Gate, gate_families
 from clustor.runtime.telemetry.node import NodeTelemetry
 from clustor.runtime.telemetry.pages import RepairPages
+from clustor.runtime.ticks import TICK_SECONDS
 from clustor.security import KeyUse
 from clustor.selftest import run_selftest, selftest_digest
+from clustor.wall_clock import wall_clock_ms
 
 EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (DataDirectoryRefused, 3),
@@ -105,6 +111,14 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
 
 Extend: TypeAlias = Callable[[Node, AdminServer, Path], Awaitable[Callable[[], None]]]
 """Add services to a node before it starts; what is returned closes them before it stops."""
+
+
+class ListenPlaces(NamedTuple):
+    """Where a node listens, where that differs from where others are told to go."""
+
+    peer: Address
+    admin: Address
+
 
 journal = logging.getLogger("clustor.node")
 
@@ -141,8 +155,19 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
     raise_file_limit()
     cluster = read_cluster_file(arguments.cluster)
     node_id = NodeId(arguments.node)
+    data = open_for_start(cluster, node_id, arguments.data)
+    if arguments.repair:
+        uvloop.run(_serve_repair(cluster, node_id, data))
+    else:
+        uvloop.run(serve_node(cluster, node_id, data, arguments.cluster, extend))
+
+
+def open_for_start(
+    cluster: ClusterFile, node_id: NodeId, root: Path, secrets: SecretPlaces | None = None
+) -> DataDirectory:
+    """Open a node's data directory when there is room for it, and its certificate is its own."""
     cluster.node(node_id)
-    data = open_data_directory(arguments.data, cluster.id, node_id)
+    data = open_data_directory(root, cluster.id, node_id, secrets)
     require_room(
         data.root,
         groups=cluster.groups + bool(cluster.control_founders),
@@ -154,10 +179,7 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
         raise CertificateUnusable(
             "our own certificate is another node's", certificate=identity.node_id, node=node_id
         )
-    if arguments.repair:
-        uvloop.run(_serve_repair(cluster, node_id, data))
-    else:
-        uvloop.run(serve_node(cluster, node_id, data, arguments.cluster, extend))
+    return data
 
 
 def _harden(cluster: ClusterFile, data: DataDirectory, release: str | None) -> None:
@@ -188,29 +210,32 @@ def check_self() -> None:
         raise SelfTestFailed("the self-test failed", vectors=", ".join(failed))
 
 
-async def serve_node(
-    cluster: ClusterFile,
-    node_id: NodeId,
-    data: DataDirectory,
-    file: Path,
-    extend: Extend | None = None,
-    *,
-    stop: asyncio.Event | None = None,
-) -> None:
-    """Serve until SIGTERM, SIGINT or `stop`, then end in order; `file` describes the cluster."""
-    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
+class _OpenedNode(NamedTuple):
+    """A node with its disk, its keys and its audit log; nothing runs yet."""
+
+    node: Node
+    disk: Disk
+    signers: SignerKeeper
+    audit: AuditLog
+    settings: NodeSettings
+
+
+def _open_node(
+    cluster: ClusterFile, node_id: NodeId, data: DataDirectory, listen: ListenPlaces | None
+) -> _OpenedNode:
     _harden(cluster, data, check_release(data.pki))
     signers = SignerKeeper(data.keys, node_id)
     settings = NodeSettings(
         cluster,
         node_id,
-        load_keyring(data.keys),
+        load_keyring(data.keys, read_kek=data.read_kek),
         signers.signers[KeyUse.SNAPSHOT_MANIFEST],
         profile=cluster.profile,
         log_config=LogConfig(segment_bytes=cluster.segment_bytes),
         flow=cluster.flow,
         cadence=cluster.cadence,
         registered_keys=read_trusted(data.keys),
+        peer_listen=listen.peer if listen is not None else None,
     )
     checked = check_disk(data, cluster)
     disk = open_disk(data.root)
@@ -219,64 +244,113 @@ async def serve_node(
         journal.warning("%s", loss)
     node = Node(settings, data, disk)
     node.disk_checked = checked
-    node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
-    node.transport.on_refused = node.audit.peer_refused
-    contained.tell = node.audit.error_contained
-    node.audit.node_did("NodeStarted", node_id)
-    trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms, cluster.ocsp_url)
+    audit = node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
+    node.transport.on_refused = audit.peer_refused
+    contained.tell = audit.error_contained
+    audit.node_did("NodeStarted", node_id)
+    return _OpenedNode(node, disk, signers, audit, settings)
+
+
+def _watch_keys(cluster: ClusterFile, data: DataDirectory, opened: _OpenedNode) -> RepeatedCall:
+    state = data.root / STATE_DIRECTORY
     keeper = KeyKeeper(
         data.keys,
-        settings.keys,
-        lambda: epochs_in_use(data.root / STATE_DIRECTORY),
-        macs_in_use=lambda: mac_epochs_in_use(data.root / STATE_DIRECTORY),
-        audit=node.audit,
+        opened.settings.keys,
+        lambda: epochs_in_use(state),
+        macs_in_use=lambda: mac_epochs_in_use(state),
+        audit=opened.audit,
         granted=bool(cluster.control_founders),
+        read_kek=data.read_kek,
     )
-    watches = [Repeated(trust.look), Repeated(lambda: keep_keys(keeper))]
-    kv = KvService(node)
-    node.serve(kv)
-    pid = os.getpid()
-    commands = AdminCommands(node, lambda: read_cluster_file(file))
-    commands.trust = trust
-    admin = AdminServer(lambda: status_of(node, pid), kv, commands)
-    door = AdminTrust(data.pki, admin, node.audit) if cluster.admin_tls else None
-    if door is not None:
-        watches.append(Repeated(door.look))
+    return RepeatedCall(lambda: keep_keys(keeper))
+
+
+def _attach_control(
+    cluster: ClusterFile,
+    data: DataDirectory,
+    opened: _OpenedNode,
+    kv: KvService,
+    admin: AdminServer,
+) -> RepeatedCall:
+    """Let the node take part in the control plane; return what follows its calls."""
+    node = opened.node
+    control = node.control = ControlService(node, kv, opened.signers)
+    admin.calls = ControlPages(control, cluster.id, GroupOrders(node, control))
+    calls = ControlFollower(control.state, opened.audit, data.root / AUDIT_DIRECTORY)
+    return RepeatedCall(calls.look)
+
+
+def _attach_telemetry(node: Node, admin: AdminServer) -> NodeTelemetry:
     telemetry = admin.telemetry = node.watch = NodeTelemetry(node)
-    duties = node.duties = NodeDuties(node)
-    trust.waivers = lambda: duties.overrides.waivers(wall_ms())
     gates: dict[str, Gate] = {"admin": admin.gate, "peer": node.transport.gate}
     telemetry.sources.append(lambda: gate_families(gates))
-    stop = _stop_by_signal(stop)  # whoever sees it answer may end it: then it ends in order
-    await admin.listen(
-        settings.entry.admin,
-        door.context if door is not None else None,
-        isolated=cluster.fault_injection,
-    )
-    for number in range(1, cluster.groups + 1):
-        kv.host(PartitionId(number))
-    if cluster.control_founders:
-        node.control = ControlService(node, kv, signers)
-        orders = GroupOrders(node, node.control)
-        admin.calls = ControlPages(node.control, cluster.id, orders)
-        calls = ControlFollower(node.control.state, node.audit, data.root / AUDIT_DIRECTORY)
-        watches.append(Repeated(calls.look))
-    selftest = selftest_digest(run_selftest())
-    repairs, scrubber = RepairService(node), Scrubber(node, selftest)
+    return telemetry
+
+
+def _watch_development(node: Node, admin: Address) -> StackWatch:
+    """Say that nothing is encrypted here, and watch the loop by its stacks."""
+    journal.info("development mode: admin and KV are plaintext on %s", admin)
+    return StackWatch(node.loop_watch, TICK_SECONDS)
+
+
+def _attach_scrubber(node: Node, commands: AdminCommands, telemetry: NodeTelemetry) -> Scrubber:
+    scrubber = Scrubber(node, selftest_digest(run_selftest()))
     commands.scrub_now = scrubber.scrub_now
     node.scrub_age_days = scrubber.age_days
     telemetry.sources.append(scrubber.families)
     telemetry.more.append(scrubber.page)
+    return scrubber
+
+
+async def serve_node(
+    cluster: ClusterFile,
+    node_id: NodeId,
+    data: DataDirectory,
+    file: Path,
+    extend: Extend | None = None,
+    *,
+    stop: asyncio.Event | None = None,
+    listen: ListenPlaces | None = None,
+    started: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGTERM, SIGINT or `stop`, then end in order; `file` describes the cluster.
+
+    Without `listen` it listens where the others are told to go. `started` is told when it does.
+    """
+    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
+    opened = _open_node(cluster, node_id, data, listen)
+    node, audit = opened.node, opened.audit
+    trust = NodeTrust(node.transport, data.pki, audit, node.now_ms, cluster.ocsp_url)
+    watches = [RepeatedCall(trust.look), _watch_keys(cluster, data, opened)]
+    kv = KvService(node)
+    node.serve(kv)
+    commands = AdminCommands(node, lambda: read_cluster_file(file))
+    commands.trust = trust
+    admin = AdminServer(lambda: status_of(node, os.getpid()), kv, commands)
+    door = AdminTrust(data.pki, admin, audit) if cluster.admin_tls else None
+    if door is not None:
+        watches.append(RepeatedCall(door.look))
+    telemetry = _attach_telemetry(node, admin)
+    duties = node.duties = NodeDuties(node)
+    trust.waivers = lambda: duties.overrides.waivers(wall_clock_ms())
+    stop = _stop_by_signal(stop)  # whoever sees it answer may end it: then it ends in order
+    at = listen.admin if listen is not None else opened.settings.entry.admin
+    context = door.context if door is not None else None
+    await admin.listen(at, context, isolated=cluster.fault_injection)
+    for number in range(1, cluster.groups + 1):
+        kv.host(PartitionId(number))
+    if cluster.control_founders:
+        watches.append(_attach_control(cluster, data, opened, kv, admin))
+    repairs, scrubber = RepairService(node), _attach_scrubber(node, commands, telemetry)
     close = await extend(node, admin, file) if extend is not None else None
     await node.start()
     scrubber.start()
     if node.control is not None:
         node.control.start()
-    looking = StackWatch(node.loop_watch, TICK_SECONDS) if door is None else None
-    if door is None:
-        journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
+    looking = _watch_development(node, at) if door is None else None
     gc.collect()
     gc.freeze()
+    started()
     await stop.wait()
     journal.info("stopping")
     if looking is not None:
@@ -285,20 +359,26 @@ async def serve_node(
         close()
     scrubber.close()
     repairs.close()
+    await _end_node(opened, watches)
+    admin.close()
+    opened.disk.close()
+
+
+async def _end_node(opened: _OpenedNode, watches: Iterable[RepeatedCall]) -> None:
+    """Stop the groups, then what looked after them; the audit log hears of it last."""
+    node = opened.node
     if node.control is not None:
         await node.control.close()
     await node.stop()
     for each in watches:
         each.stop()
-    node.audit.node_did("NodeStopped", node_id)
-    await node.audit.close()
-    admin.close()
-    disk.close()
+    opened.audit.node_did("NodeStopped", opened.settings.node_id)
+    await opened.audit.close()
 
 
 async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> None:
     asyncio.get_running_loop().set_exception_handler(_on_loop_error)
-    keys = load_keyring(data.keys)
+    keys = load_keyring(data.keys, read_kek=data.read_kek)
     pid = os.getpid()
     status = repair_status(cluster, node_id, data, keys, pid)
     admin = AdminServer(lambda: status, None)
@@ -310,7 +390,7 @@ async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirecto
         door.context if door is not None else None,
         isolated=cluster.fault_injection,
     )
-    watch = Repeated(door.look) if door is not None else None
+    watch = RepeatedCall(door.look) if door is not None else None
     journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
     await stop.wait()
     if watch is not None:

@@ -18,7 +18,7 @@ from clustor.raft.hard_state import MembershipAck
 from clustor.raft.membership import (
     Change,
     ChangeKind,
-    Configuration,
+    Membership,
     enter_joint,
     leave_joint,
     membership_digest,
@@ -86,7 +86,7 @@ def request_for(
     return MembershipRequest((change,), epoch, _preflight(core.config, goal, wanted.reason))
 
 
-def _preflight(before: Configuration, goal: Configuration, reason: str) -> Preflight:
+def _preflight(before: Membership, goal: Membership, reason: str) -> Preflight:
     """Judge a change as far as one node can: the control plane also knows how full nodes are."""
     shrinks = len(goal.voters) < min(len(before.voters), SURVIVABLE_VOTERS_MIN)
     return Preflight(

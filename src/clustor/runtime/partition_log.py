@@ -20,7 +20,7 @@ from clustor.log.keys import KeyRing
 from clustor.log.ledger import DurabilityRecord, LedgerIdentity
 from clustor.log.log import Log, create_log
 from clustor.log.metadata import BOOT_RECORD_FILE, BootRecord, plan_document, read_document
-from clustor.log.recovery import Finding, Recovery, recover
+from clustor.log.recovery import Recovery, RecoveryFinding, recover
 from clustor.log.steps import Plan, Storage
 from clustor.log.types import Entry, IoWriterMode, LogId, LogState, PartitionId
 from clustor.runtime.disk import (
@@ -42,7 +42,7 @@ class PartitionLog:
 
     log: Log
     storage: DirectoryStorage
-    findings: list[Finding]
+    findings: list[RecoveryFinding]
     state: LogState
     _disk: Disk
     _partition: Partition
@@ -110,7 +110,7 @@ def open_partition_log(
                 raise MissingFile("there is no log here", directory=str(root))
             identity = LedgerIdentity(create_as, LogId(os.urandom(16)))
             log, plan = create_log(identity, keys, config, disk.mode)
-            state, findings, truncated = LogState.HEALTHY, list[Finding](), 0
+            state, findings, truncated = LogState.HEALTHY, list[RecoveryFinding](), 0
         else:
             log, plan, state = recovery.log, recovery.plan, recovery.state
             findings, truncated = recovery.findings, recovery.truncated_bytes

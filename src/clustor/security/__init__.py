@@ -6,13 +6,13 @@ from clustor.security.audit_files import (
     FILE_BYTES_MAX,
     AuditJournal,
     AuditReader,
-    Place,
+    LinePlace,
     file_name,
     file_numbers,
     plan_open,
     read_anchor,
 )
-from clustor.security.audit_following import AuditFollower, Run
+from clustor.security.audit_following import AuditFollower, BatchRun
 from clustor.security.audit_lines import (
     NOTHING,
     Anchor,
@@ -33,13 +33,13 @@ from clustor.security.audit_lines import (
 )
 from clustor.security.audit_trim import RETAINED_DAYS_MIN, plan_trim
 from clustor.security.audit_verify import (
-    Batch,
     BatchVerdict,
-    Fault,
-    FaultKind,
+    ChainFault,
+    ChainFaultKind,
+    ChainVerdict,
+    SealedLines,
     TrustedKey,
     TrustedKeys,
-    Verdict,
     join_batches,
     split_batches,
     trust,
@@ -47,10 +47,10 @@ from clustor.security.audit_verify import (
     verify_lines,
 )
 from clustor.security.enrolment import (
+    EnrolmentRefusal,
     EnrolmentRequest,
     Grant,
     NodeRole,
-    RefusedBecause,
     TokenBook,
     TokenEntry,
     decode_book,
@@ -95,11 +95,11 @@ from clustor.security.key_rotation import (
 )
 from clustor.security.revocation import (
     Feed,
-    Freshness,
+    FeedFreshness,
     RevocationFreshness,
     RevocationStatus,
 )
-from clustor.security.storm_guard import AuditSink, StormGuard, events_per_window
+from clustor.security.storm_guard import AuditPort, StormGuard, events_per_window
 
 __all__ = [
     "ANCHOR_FILE",
@@ -117,21 +117,23 @@ __all__ = [
     "AuditEvent",
     "AuditFollower",
     "AuditJournal",
+    "AuditPort",
     "AuditReader",
-    "AuditSink",
     "AuditTruncated",
     "AuditUnreadable",
-    "Batch",
+    "BatchRun",
     "BatchVerdict",
     "ChainEnd",
+    "ChainFault",
+    "ChainFaultKind",
+    "ChainVerdict",
+    "EnrolmentRefusal",
     "EnrolmentRefused",
     "EnrolmentRequest",
     "EventLine",
-    "Fault",
-    "FaultKind",
     "Feed",
+    "FeedFreshness",
     "FileLine",
-    "Freshness",
     "Grant",
     "HoldKey",
     "InUse",
@@ -143,16 +145,15 @@ __all__ = [
     "KeyUse",
     "Leftover",
     "LineDigest",
+    "LinePlace",
     "NodeRole",
-    "Place",
-    "RefusedBecause",
     "RegistryUnreadable",
     "RevocationFreshness",
     "RevocationStatus",
     "RotationRefused",
     "RotationStep",
-    "Run",
     "SealLine",
+    "SealedLines",
     "SecurityError",
     "SecurityMisuse",
     "Sign",
@@ -162,7 +163,6 @@ __all__ = [
     "TokenEntry",
     "TrustedKey",
     "TrustedKeys",
-    "Verdict",
     "ZeroizeKey",
     "decode_anchor",
     "decode_book",

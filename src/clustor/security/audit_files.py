@@ -23,7 +23,7 @@ from clustor.log.steps import (
     Storage,
     Sync,
     SyncDirectory,
-    Write,
+    WriteFile,
     plan_replace,
 )
 from clustor.security.audit_chain import AuditChain, ChainEnd, Sign
@@ -130,7 +130,7 @@ class AuditJournal:
         if lines:
             data = b"\n".join(lines) + b"\n"
             name = file_name(self._file)
-            steps += (Write(name, self._offset, data), Sync(name))
+            steps += (WriteFile(name, self._offset, data), Sync(name))
             self._offset += len(data)
 
 
@@ -175,7 +175,7 @@ class Recovered:
     end: ChainEnd
     leftovers: tuple[Leftover, ...]
     """What no file has named yet."""
-    unproven: tuple[Write, ...]
+    unproven: tuple[WriteFile, ...]
     """Everything behind the anchor's seal, to be written again where it is.
 
     After a failed sync the page cache may show bytes that no later sync writes.
@@ -199,12 +199,12 @@ class _Content:
         digest = hashlib.sha256(rest).hexdigest()
         return Leftover(file=self.number, offset=offset, bytes=len(rest), sha256=digest)
 
-    def unproven(self, anchored: int) -> Write | None:
+    def unproven(self, anchored: int) -> WriteFile | None:
         """Return what stands behind the line `anchored`."""
         proven = (offset for offset, _, line in self.lines if line.sequence <= anchored)
         offset = max(proven, default=0)
         rest = self.data[offset:]
-        return Write(file_name(self.number), offset, rest) if rest else None
+        return WriteFile(file_name(self.number), offset, rest) if rest else None
 
 
 def recover(storage: Storage, anchor: Anchor) -> Recovered:
@@ -288,7 +288,7 @@ def _require_anchored(lines: list[tuple[bytes, AnyLine]], end: ChainEnd, anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LinePlace:
     """Where a line stands."""
 
     file: str
@@ -328,12 +328,12 @@ class AuditReader:
             if leftover is not None and not self._is_unchanged(leftover):
                 self.changed_leftovers.append(leftover)
 
-    def locate(self, line: int) -> Place:
+    def locate(self, line: int) -> LinePlace:
         """Say where a line stood that `lines` has given."""
         begins, number = max(
             (each for each in self._begins if each[0] <= max(line, 1)), default=(1, 0)
         )
-        return Place(file_name(number), line - begins + 1)
+        return LinePlace(file_name(number), line - begins + 1)
 
     def _file_lines(self, number: int, leftover: Leftover | None) -> Iterator[bytes]:
         name = file_name(number)

@@ -30,7 +30,7 @@ _READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BatchRun:
     """Whole batches, one after another."""
 
     first: int
@@ -56,7 +56,7 @@ class AuditFollower:
         self._behind = (0, 0, 0)
         """The last line of the run that was given, and the place behind it."""
 
-    def take_run(self, storage: Storage, *, run_bytes: int = RUN_BYTES) -> Run | None:
+    def take_run(self, storage: Storage, *, run_bytes: int = RUN_BYTES) -> BatchRun | None:
         """Return what follows, None where nothing more is sealed; `advance` makes it count.
 
         Raises AuditTruncated where the log ends before what was taken from it, AuditUnreadable
@@ -76,14 +76,14 @@ class AuditFollower:
             return None
         return self._run(storage, anchor, run_bytes)
 
-    def advance(self, run: Run) -> None:
+    def advance(self, run: BatchRun) -> None:
         """Let the next run begin behind this one: the run that was given, or a part of it."""
         assert run.first == self.through + 1, "runs are taken in order"
         self.through, self.digest = run.last, run.head
         last, *place = self._behind
         self._file, self._offset = place if last == run.last else (0, 0)
 
-    def _run(self, storage: Storage, anchor: Anchor, run_bytes: int) -> Run:
+    def _run(self, storage: Storage, anchor: Anchor, run_bytes: int) -> BatchRun:
         taken: list[bytes] = []
         whole = size = 0
         sequence, digest = self._begin(storage)
@@ -103,7 +103,7 @@ class AuditFollower:
                     break
         if not whole:
             raise AuditUnreadable("the lines before the anchor cannot be read", sequence=first)
-        return Run(first, last, b"".join(taken[:whole]), head)
+        return BatchRun(first, last, b"".join(taken[:whole]), head)
 
     def _begin(self, storage: Storage) -> tuple[int, LineDigest]:
         """Find the file to read from, and return the line behind which it is read."""

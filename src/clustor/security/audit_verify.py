@@ -46,7 +46,7 @@ _BATCH_LINES_MAX: Final = 4 * BATCH_EVENTS_MAX
 """Where a seal should have come long ago, a batch is cut all the same: memory stays bounded."""
 
 
-class FaultKind(StrEnum):
+class ChainFaultKind(StrEnum):
     """What was done to a log."""
 
     ALTERED = "altered"
@@ -58,10 +58,10 @@ class FaultKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ChainFault:
     """The first thing that is wrong."""
 
-    kind: FaultKind
+    kind: ChainFaultKind
     line: int
     """Which line of what was given, from 1; for a missing line, where it is missed."""
     detail: str
@@ -105,7 +105,7 @@ def trust(*keys: TrustedKey) -> dict[KeyId, TrustedKey]:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SealedLines:
     """Lines up to a seal, or those behind the last one."""
 
     lines: tuple[bytes, ...]
@@ -128,11 +128,11 @@ class BatchVerdict:
     """Of the last line."""
     log_id: str = ""
     sealed: bool = False
-    fault: Fault | None = None
+    fault: ChainFault | None = None
 
 
 @dataclass(slots=True)
-class Verdict:
+class ChainVerdict:
     """What a whole log is."""
 
     lines: int = 0
@@ -146,7 +146,7 @@ class Verdict:
     sealed_head: LineDigest = NOTHING
     """The digest of the last seal: what a witness elsewhere should keep."""
     unsigned_lines: int = 0
-    fault: Fault | None = None
+    fault: ChainFault | None = None
     expected_found: bool | None = None
     """Whether the expected head stands in the log; None: nothing was expected."""
 
@@ -155,17 +155,17 @@ class Verdict:
         return self.fault is None
 
 
-def split_batches(lines: Iterable[bytes], first_line: int = 1) -> Iterator[Batch]:
+def split_batches(lines: Iterable[bytes], first_line: int = 1) -> Iterator[SealedLines]:
     """Cut lines (without newlines) behind each seal; what follows the last one comes last."""
     waiting: list[bytes] = []
     for line in lines:
         waiting.append(line)
         if is_seal(line) or len(waiting) >= _BATCH_LINES_MAX:
-            yield Batch(tuple(waiting), first_line)
+            yield SealedLines(tuple(waiting), first_line)
             first_line += len(waiting)
             waiting = []
     if waiting:
-        yield Batch(tuple(waiting), first_line)
+        yield SealedLines(tuple(waiting), first_line)
 
 
 def is_seal(line: bytes) -> bool:
@@ -174,7 +174,7 @@ def is_seal(line: bytes) -> bool:
 
 
 def verify_batch(
-    batch: Batch,
+    batch: SealedLines,
     trusted: TrustedKeys,
     *,
     previous_digest: LineDigest | None = None,
@@ -192,12 +192,14 @@ def verify_batch(
     fault = (
         _check_order(lines, first_sequence, seal_is_sound=seal_fault is None)
         or _check_chain(lines, digests, previous_digest, seal_is_sound=seal_fault is None)
-        or (Fault(seal_fault[0], len(lines), seal_fault[1]) if seal_fault is not None else None)
+        or (
+            ChainFault(seal_fault[0], len(lines), seal_fault[1]) if seal_fault is not None else None
+        )
         or (_check_cover(lines, seal) if seal is not None else None)
         or _check_one_log(lines)
     )
     if fault is not None:
-        moved = Fault(fault.kind, batch.first_line + fault.line - 1, fault.detail)
+        moved = ChainFault(fault.kind, batch.first_line + fault.line - 1, fault.detail)
         return BatchVerdict(batch.first_line, len(lines), fault=moved)
     whole = [line for line in lines if line is not None]
     return BatchVerdict(
@@ -213,24 +215,24 @@ def verify_batch(
     )
 
 
-def _check_seal(seal: SealLine, trusted: TrustedKeys) -> tuple[FaultKind, str] | None:
+def _check_seal(seal: SealLine, trusted: TrustedKeys) -> tuple[ChainFaultKind, str] | None:
     key = trusted.get(KeyId(seal.key_id))
     if key is None:
-        return FaultKind.WRONG_KEY, f"a seal of key {seal.key_id}, which is not trusted"
+        return ChainFaultKind.WRONG_KEY, f"a seal of key {seal.key_id}, which is not trusted"
     if not key.made(seal.signature, sealed_bytes(seal)):
-        return FaultKind.ALTERED, "the seal's signature does not hold"
+        return ChainFaultKind.ALTERED, "the seal's signature does not hold"
     if not key.is_active(seal.at_ms):
-        return FaultKind.WRONG_KEY, f"key {seal.key_id} was not in force at {seal.at_ms}"
+        return ChainFaultKind.WRONG_KEY, f"key {seal.key_id} was not in force at {seal.at_ms}"
     return None
 
 
 def _check_order(
     lines: SequenceOf[AnyLine | None], first: int | None, *, seal_is_sound: bool
-) -> Fault | None:
+) -> ChainFault | None:
     """Find the first line that is not the one that belongs at its place."""
     for at, line in enumerate(lines):
         if line is None:
-            return Fault(FaultKind.ALTERED, at + 1, "not a line of an audit log")
+            return ChainFault(ChainFaultKind.ALTERED, at + 1, "not a line of an audit log")
         wanted = line.sequence if first is None else first + at
         first = wanted - at
         if line.sequence != wanted:
@@ -240,17 +242,21 @@ def _check_order(
 
 def _misplaced(
     lines: SequenceOf[AnyLine | None], at: int, found: int, wanted: int, *, seal_is_sound: bool
-) -> Fault:
+) -> ChainFault:
     """Say what happened where `found` stands instead of `wanted`."""
     following = lines[at + 1] if at + 1 < len(lines) else None
     if following is not None and following.sequence == wanted + 1:
-        return Fault(FaultKind.ALTERED, at + 1, f"it calls itself {found} at place {wanted}")
+        return ChainFault(
+            ChainFaultKind.ALTERED, at + 1, f"it calls itself {found} at place {wanted}"
+        )
     if following is None and at + 1 == len(lines) and not seal_is_sound:
-        return Fault(FaultKind.ALTERED, at + 1, "the seal's signature does not hold")
+        return ChainFault(ChainFaultKind.ALTERED, at + 1, "the seal's signature does not hold")
     later = any(line is not None and line.sequence == wanted for line in lines[at + 1 :])
     if found < wanted or later:
-        return Fault(FaultKind.REORDERED, at + 1, f"line {found} stands where {wanted} belongs")
-    return Fault(FaultKind.DROPPED, at + 1, f"lines {wanted} to {found - 1} are missing")
+        return ChainFault(
+            ChainFaultKind.REORDERED, at + 1, f"line {found} stands where {wanted} belongs"
+        )
+    return ChainFault(ChainFaultKind.DROPPED, at + 1, f"lines {wanted} to {found - 1} are missing")
 
 
 def _check_chain(
@@ -259,7 +265,7 @@ def _check_chain(
     before: LineDigest | None,
     *,
     seal_is_sound: bool,
-) -> Fault | None:
+) -> ChainFault | None:
     """Find the first line that is not what the line after it saw.
 
     A line whose own `previous` was changed breaks two links; a line whose other members were
@@ -275,28 +281,28 @@ def _check_chain(
     is_last = at + 1 == len(lines)
     is_itself = at == 0 or (broken[at + 1] if not is_last else not seal_is_sound)
     culprit = at if is_itself else at - 1
-    return Fault(FaultKind.ALTERED, culprit + 1, "it is not the line that was chained")
+    return ChainFault(ChainFaultKind.ALTERED, culprit + 1, "it is not the line that was chained")
 
 
-def _check_cover(lines: SequenceOf[AnyLine | None], seal: SealLine) -> Fault | None:
+def _check_cover(lines: SequenceOf[AnyLine | None], seal: SealLine) -> ChainFault | None:
     """Check that a sound seal begins where its batch does."""
     first = lines[0]
     assert first is not None
     if seal.first != first.sequence:
-        return Fault(
-            FaultKind.DROPPED, 1, f"lines {seal.first} to {first.sequence - 1} are missing"
+        return ChainFault(
+            ChainFaultKind.DROPPED, 1, f"lines {seal.first} to {first.sequence - 1} are missing"
         )
     if seal.last_seal != first.previous or seal.last_sealed != first.sequence - 1:
-        return Fault(FaultKind.ALTERED, 1, "it does not follow the seal before it")
+        return ChainFault(ChainFaultKind.ALTERED, 1, "it does not follow the seal before it")
     return None
 
 
-def _check_one_log(lines: SequenceOf[AnyLine | None]) -> Fault | None:
+def _check_one_log(lines: SequenceOf[AnyLine | None]) -> ChainFault | None:
     log_id: str | None = None
     for at, line in enumerate(lines):
         if isinstance(line, SealLine | FileLine):
             if log_id is not None and line.log_id != log_id:
-                return Fault(FaultKind.ALTERED, at + 1, "a line of another log")
+                return ChainFault(ChainFaultKind.ALTERED, at + 1, "a line of another log")
             log_id = line.log_id
     return None
 
@@ -305,12 +311,12 @@ def join_batches(
     batches: Iterable[BatchVerdict],
     trusted: TrustedKeys | None = None,
     anchor: Anchor | None = None,
-) -> Verdict:
+) -> ChainVerdict:
     """Check that batches, verified one by one and given in order, follow each other.
 
     With the anchor (and the keys that it may be signed with) also that none is missing at the end.
     """
-    verdict = Verdict()
+    verdict = ChainVerdict()
     if anchor is not None:
         verdict.fault = _check_anchor(anchor, trusted or {})
     for batch in batches:
@@ -324,17 +330,19 @@ def join_batches(
     return verdict
 
 
-def _join(verdict: Verdict, batch: BatchVerdict) -> None:
+def _join(verdict: ChainVerdict, batch: BatchVerdict) -> None:
     fault = batch.fault
     wanted = verdict.last_sequence + 1
     if fault is None and verdict.batches:
-        kind = FaultKind.DROPPED if batch.first_sequence > wanted else FaultKind.REORDERED
+        kind = ChainFaultKind.DROPPED if batch.first_sequence > wanted else ChainFaultKind.REORDERED
         if batch.first_sequence != wanted:
-            fault = Fault(kind, batch.first_line, f"line {wanted} belongs here")
+            fault = ChainFault(kind, batch.first_line, f"line {wanted} belongs here")
         elif batch.previous != verdict.head:
-            fault = Fault(FaultKind.ALTERED, batch.first_line, "it does not follow what is before")
+            fault = ChainFault(
+                ChainFaultKind.ALTERED, batch.first_line, "it does not follow what is before"
+            )
     if fault is None and verdict.log_id and batch.log_id not in ("", verdict.log_id):
-        fault = Fault(FaultKind.ALTERED, batch.first_line, "a batch of another log")
+        fault = ChainFault(ChainFaultKind.ALTERED, batch.first_line, "a batch of another log")
     verdict.fault = fault
     verdict.lines += batch.lines
     if fault is not None:
@@ -358,13 +366,13 @@ def verify_lines(
     expect_head: str | None = None,
     from_start: bool = True,
     require_signed: bool = False,
-) -> Verdict:
+) -> ChainVerdict:
     """Verify a whole log in one pass over its lines (without newlines), in bounded memory.
 
     `expect_head` is the digest of a line that must stand in the log: what a witness kept.
     `from_start=False` takes a log whose oldest files were removed after their time.
     """
-    verdict = Verdict(expected_found=None if expect_head is None else expect_head == NOTHING)
+    verdict = ChainVerdict(expected_found=None if expect_head is None else expect_head == NOTHING)
     fault = _check_anchor(anchor, trusted) if anchor is not None else None
     if fault is not None:
         verdict.fault = fault
@@ -389,36 +397,46 @@ def verify_lines(
     return verdict
 
 
-def _check_anchor(anchor: Anchor, trusted: TrustedKeys) -> Fault | None:
+def _check_anchor(anchor: Anchor, trusted: TrustedKeys) -> ChainFault | None:
     key = trusted.get(KeyId(anchor.key_id))
     if key is None:
-        return Fault(FaultKind.WRONG_KEY, 0, f"an anchor of key {anchor.key_id}, not trusted")
+        return ChainFault(
+            ChainFaultKind.WRONG_KEY, 0, f"an anchor of key {anchor.key_id}, not trusted"
+        )
     if not key.made(anchor.signature, anchored_bytes(anchor)):
-        return Fault(FaultKind.ALTERED, 0, "the anchor's signature does not hold")
+        return ChainFault(ChainFaultKind.ALTERED, 0, "the anchor's signature does not hold")
     return None
 
 
-def _meets_anchor(batch: BatchVerdict, anchor: Anchor) -> Fault | None:
+def _meets_anchor(batch: BatchVerdict, anchor: Anchor) -> ChainFault | None:
     """Check the anchored seal when its batch comes by."""
     if batch.log_id not in ("", anchor.log_id):
-        return Fault(FaultKind.ALTERED, batch.first_line, "the anchor is another log's")
+        return ChainFault(ChainFaultKind.ALTERED, batch.first_line, "the anchor is another log's")
     last_line = batch.first_line + batch.lines - 1
     at_anchor = batch.first_sequence <= anchor.sequence <= batch.last_sequence
     if at_anchor and (not batch.sealed or batch.last_sequence != anchor.sequence):
-        return Fault(FaultKind.UNSIGNED, last_line, "no seal stands where the anchor saw one")
+        return ChainFault(
+            ChainFaultKind.UNSIGNED, last_line, "no seal stands where the anchor saw one"
+        )
     if at_anchor and batch.digest != anchor.digest:
-        return Fault(FaultKind.ALTERED, last_line, "another seal stands where the anchor saw one")
+        return ChainFault(
+            ChainFaultKind.ALTERED, last_line, "another seal stands where the anchor saw one"
+        )
     return None
 
 
-def _check_end(verdict: Verdict, anchor: Anchor | None, *, require_signed: bool) -> Fault | None:
+def _check_end(
+    verdict: ChainVerdict, anchor: Anchor | None, *, require_signed: bool
+) -> ChainFault | None:
     end = verdict.lines + 1
     if anchor is not None and verdict.sealed_sequence < anchor.sequence:
         missing = f"signed lines up to {anchor.sequence} were there, {verdict.last_sequence} are"
-        return Fault(FaultKind.TRUNCATED, end, missing)
+        return ChainFault(ChainFaultKind.TRUNCATED, end, missing)
     if verdict.expected_found is False:
-        return Fault(FaultKind.TRUNCATED, end, "the expected head is not in the log")
+        return ChainFault(ChainFaultKind.TRUNCATED, end, "the expected head is not in the log")
     if require_signed and verdict.unsigned_lines:
         first = end - verdict.unsigned_lines
-        return Fault(FaultKind.UNSIGNED, first, f"{verdict.unsigned_lines} lines have no seal yet")
+        return ChainFault(
+            ChainFaultKind.UNSIGNED, first, f"{verdict.unsigned_lines} lines have no seal yet"
+        )
     return None

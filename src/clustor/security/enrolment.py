@@ -34,7 +34,7 @@ class NodeRole(StrEnum):
     OBSERVER = "observer"
 
 
-class RefusedBecause(StrEnum):
+class EnrolmentRefusal(StrEnum):
     """Why somebody was not let in. The spellings stand in audit logs."""
 
     UNKNOWN = "UnknownToken"
@@ -148,17 +148,17 @@ def redeem(book: TokenBook, request: EnrolmentRequest, now_ms: int) -> tuple[Tok
     """
     entry = next((each for each in book.tokens if each.digest == request.token_digest), None)
     if entry is None:
-        raise _refusal(RefusedBecause.UNKNOWN, "no such token", request)
+        raise _refusal(EnrolmentRefusal.UNKNOWN, "no such token", request)
     if entry.withdrawn_at_ms is not None:
-        raise _refusal(RefusedBecause.WITHDRAWN, "the token was withdrawn", request)
+        raise _refusal(EnrolmentRefusal.WITHDRAWN, "the token was withdrawn", request)
     if entry.node_id != request.node_id:
-        raise _refusal(RefusedBecause.OTHER_NODE, "the token is another node's", request)
+        raise _refusal(EnrolmentRefusal.OTHER_NODE, "the token is another node's", request)
     if entry.role != request.role:
-        raise _refusal(RefusedBecause.OTHER_ROLE, "the token is for another role", request)
+        raise _refusal(EnrolmentRefusal.OTHER_ROLE, "the token is for another role", request)
     if entry.used_at_ms is not None and entry.used_by_key != request.key_digest:
-        raise _refusal(RefusedBecause.USED, "the token was used", request)
+        raise _refusal(EnrolmentRefusal.USED, "the token was used", request)
     if now_ms >= entry.expires_at_ms:
-        raise _refusal(RefusedBecause.EXPIRED, "the token's time is over", request)
+        raise _refusal(EnrolmentRefusal.EXPIRED, "the token's time is over", request)
     grant = Grant(entry.node_id, entry.role, repeated=entry.used_at_ms is not None)
     if grant.repeated:
         return book, grant
@@ -168,7 +168,7 @@ def redeem(book: TokenBook, request: EnrolmentRequest, now_ms: int) -> tuple[Tok
 
 
 def _refusal(
-    because: RefusedBecause, reason: str, request: EnrolmentRequest
+    because: EnrolmentRefusal, reason: str, request: EnrolmentRequest
 ) -> EnrolmentRefused:  # fmt: skip
     return EnrolmentRefused(because.value, reason, node=request.node_id)
 

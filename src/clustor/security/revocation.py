@@ -34,7 +34,7 @@ class Feed(StrEnum):
     CRL = "Crl"
 
 
-class Freshness(StrEnum):
+class FeedFreshness(StrEnum):
     """What a node may do."""
 
     FRESH = "Fresh"
@@ -47,7 +47,7 @@ class Freshness(StrEnum):
 class RevocationStatus:
     """What is so now, and why: for readiness and explanations."""
 
-    freshness: Freshness
+    freshness: FeedFreshness
     data_age_ms: int | None
     """None: there never was any data."""
     unavailable_ms: int
@@ -104,33 +104,33 @@ class RevocationFreshness:
         silent = now_ms - self._heard_ms
         reason = _why_closed(age, silent)
         if reason is None:
-            freshness = Freshness.FRESH
+            freshness = FeedFreshness.FRESH
         elif self._waived_until_ms is not None and now_ms < self._waived_until_ms:
-            freshness = Freshness.WAIVED
+            freshness = FeedFreshness.WAIVED
         else:
-            freshness = Freshness.QUARANTINED
-        if self._was_open and freshness is Freshness.QUARANTINED:
+            freshness = FeedFreshness.QUARANTINED
+        if self._was_open and freshness is FeedFreshness.QUARANTINED:
             self.quarantines += 1
-        self._was_open = freshness is not Freshness.QUARANTINED
+        self._was_open = freshness is not FeedFreshness.QUARANTINED
         return RevocationStatus(freshness, age, silent, reason or "fresh")
 
     def permits(self, certificate_lifetime_ms: int, now_ms: int) -> bool:
         """Say whether a connection with such a certificate may be opened or kept."""
         freshness = self.status(now_ms).freshness
-        if freshness is Freshness.WAIVED:
+        if freshness is FeedFreshness.WAIVED:
             return certificate_lifetime_ms > SHORT_LIVED_MS
-        return freshness is Freshness.FRESH
+        return freshness is FeedFreshness.FRESH
 
     def next_deadline(self, now_ms: int) -> int | None:
         """Return when the answer changes by itself; None: only news can change it."""
         match self.status(now_ms).freshness:
-            case Freshness.FRESH:
+            case FeedFreshness.FRESH:
                 assert self._produced_ms is not None
                 stale = self._produced_ms + MAX_STALENESS_MS
                 return min(stale, self._heard_ms + FAIL_CLOSED_MS) + 1
-            case Freshness.WAIVED:
+            case FeedFreshness.WAIVED:
                 return self._waived_until_ms
-            case Freshness.QUARANTINED:
+            case FeedFreshness.QUARANTINED:
                 return None
 
     def _advance(self, now_ms: int) -> None:

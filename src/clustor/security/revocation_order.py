@@ -34,7 +34,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RevocationVerdict:
     """Whether the certificate is believed, by whom, and if not, why."""
 
     source: Source
@@ -45,22 +45,22 @@ class Verdict:
         return not self.problem
 
 
-def decide_revocation(evidence: Evidence) -> Verdict:
+def decide_revocation(evidence: Evidence) -> RevocationVerdict:
     """Ask the sources in order."""
     if evidence.ocsp_revoked:
-        return Verdict(Source.OCSP, "its certificate was revoked")
+        return RevocationVerdict(Source.OCSP, "its certificate was revoked")
     if evidence.crl_revoked:
-        return Verdict(Source.CRL, "its certificate was revoked")
+        return RevocationVerdict(Source.CRL, "its certificate was revoked")
     if _is_fresh(evidence.ocsp_age_ms):
-        return Verdict(Source.OCSP)
+        return RevocationVerdict(Source.OCSP)
     if _is_fresh(evidence.crl_age_ms):
-        return Verdict(Source.CRL)
+        return RevocationVerdict(Source.CRL)
     if not evidence.waived:
-        return Verdict(Source.NOBODY, "no revocation data about it is fresh")
+        return RevocationVerdict(Source.NOBODY, "no revocation data about it is fresh")
     # One of a day or less was made so short to need no list: nobody would have revoked it.
     if evidence.lifetime_ms <= SHORT_LIVED_MS:
-        return Verdict(Source.WAIVER, "short-lived, and no revocation data is fresh")
-    return Verdict(Source.WAIVER)
+        return RevocationVerdict(Source.WAIVER, "short-lived, and no revocation data is fresh")
+    return RevocationVerdict(Source.WAIVER)
 
 
 def _is_fresh(age_ms: int | None) -> bool:

@@ -18,7 +18,7 @@ _KINDS_MAX: Final = 1_024
 _OTHERS: Final = ("(others)", "")
 
 
-class AuditSink(Protocol):
+class AuditPort(Protocol):
     """Where events go. It never waits."""
 
     def note(self, event: AuditEvent) -> bool:

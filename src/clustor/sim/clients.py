@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 from clustor import kv
 from clustor.raft.types import ReplicaId
@@ -14,19 +13,16 @@ from clustor.replica import (
     NotLeader,
     ReadDenied,
     ReadReady,
-    Refused,
     ReplicaOutput,
     RequestId,
+    RequestsRefused,
     Unknown,
 )
-from clustor.sim.history import History, Process
-from clustor.sim.models import Cas, Delete, Get, KvCall, Put
+from clustor.sim.driver import ReplicaDriver, SimNode, World
+from clustor.sim.history import CallHistory, Process
+from clustor.sim.models import Cas, KvCall, ModelDelete, ModelGet, ModelPut
 from clustor.sim.recording import WatchedMachine
 from clustor.sim.scenario import MS, Scenario
-
-if TYPE_CHECKING:
-    from clustor.sim.cluster import SimCluster, SimNode
-    from clustor.sim.seat import Seat
 
 
 @dataclass(slots=True)
@@ -34,20 +30,20 @@ class _Asked:
     process: Process
     group: int
     call: KvCall
-    seat: Seat
+    seat: ReplicaDriver
 
 
 class Clients:
     """Some processes, each with one call open at a time."""
 
-    def __init__(self, cluster: SimCluster, scenario: Scenario, rng: Random) -> None:
+    def __init__(self, cluster: World, scenario: Scenario, rng: Random) -> None:
         self._cluster = cluster
         self._scenario = scenario
         self._rng = rng
         self._asked: dict[RequestId, _Asked] = {}
         self._next_request = 1
         self._believed: dict[tuple[Process, int], ReplicaId] = {}
-        self.history = History[KvCall]()
+        self.history = CallHistory[KvCall]()
         self.begun = 0
         self.answered = 0
         self.probing = False  # the faults are over: ask until everything answers
@@ -81,32 +77,32 @@ class Clients:
         key = f"{group}/{self._rng.randrange(self._scenario.keys)}"
         value = f"v{self.begun}".encode()
         if self.probing:
-            return Put(key, value)
+            return ModelPut(key, value)
         choice = self._rng.randrange(10)
         if choice < 4:
-            return Put(key, value)
+            return ModelPut(key, value)
         if choice < 7:
-            return Get(key)
+            return ModelGet(key)
         if choice < 9:
             expected = f"v{self._rng.randint(max(1, self.begun - 8), self.begun)}".encode()
             return Cas(key, self._rng.choice((None, expected)), value)
-        return Delete(key)
+        return ModelDelete(key)
 
-    def _pick(self, process: Process, group: int) -> Seat:
+    def _pick(self, process: Process, group: int) -> ReplicaDriver:
         """Go on with whoever answered last: clients notice a new leader one by one."""
         believed = self._believed.get((process, group))
         if believed is None or self._rng.random() < 0.05:
             believed = self._rng.choice(sorted(self._cluster.nodes))
         return self._cluster.nodes[believed].seats[group]
 
-    def _ask(self, process: Process, group: int, call: KvCall, seat: Seat) -> None:
+    def _ask(self, process: Process, group: int, call: KvCall, seat: ReplicaDriver) -> None:
         request = RequestId(self._next_request)
         self._next_request += 1
         self._asked[request] = _Asked(process, group, call, seat)
         wait = self._rng.choice((300, 1_000, 3_000)) * MS
         self._cluster.later(wait, lambda: self._give_up(request))
         assert seat.replica is not None
-        if isinstance(call, Get) and self._rng.random() < 0.7:
+        if isinstance(call, ModelGet) and self._rng.random() < 0.7:
             seat.replica.read(request, seat.node.now_ms() + wait // MS)
         else:
             command = _command(call, request)
@@ -135,7 +131,7 @@ class Clients:
 
     # Answers.
 
-    def on_output(self, seat: Seat, output: ReplicaOutput) -> None:
+    def on_output(self, seat: ReplicaDriver, output: ReplicaOutput) -> None:
         for outcome in output.replies:
             match outcome:
                 case Applied():
@@ -144,7 +140,7 @@ class Clients:
                 case NotLeader():
                     for request in outcome.request_ids:
                         self._on_not_leader(request, outcome.leader_id)
-                case Refused():
+                case RequestsRefused():
                     for request in outcome.request_ids:
                         self._did_not_happen(request)
                 case Unknown():
@@ -164,7 +160,7 @@ class Clients:
         self._believed[asked.process, asked.group] = asked.seat.replica_id
         self._answer(request, _result(asked.call, kv.decode_reply(reply)))
 
-    def _on_read(self, seat: Seat, request: RequestId) -> None:
+    def _on_read(self, seat: ReplicaDriver, request: RequestId) -> None:
         asked = self._asked.get(request)
         if asked is None:
             return
@@ -220,16 +216,16 @@ def _command(call: KvCall, request: RequestId) -> bytes:
     key = kv.Key(str(call.key).encode())
     client = kv.ClientId(b"%d" % request)
     match call:
-        case Get():
+        case ModelGet():
             # A read through the log: a transaction that only looks.
             return kv.encode_command(kv.Txn([], [kv.TxnGet(key)], client_id=client, sequence=1))
-        case Put(value=value):
+        case ModelPut(value=value):
             return kv.encode_command(kv.Put(key, value, client_id=client, sequence=1))
         case Cas(expected=expected, value=value):
             return kv.encode_command(
                 kv.CasValue(key, expected, value, client_id=client, sequence=1)
             )
-        case Delete():
+        case ModelDelete():
             return kv.encode_command(kv.Delete(key, client_id=client, sequence=1))
         case _:
             raise AssertionError(call)
@@ -238,15 +234,15 @@ def _command(call: KvCall, request: RequestId) -> bytes:
 def _result(call: KvCall, reply: kv.Reply) -> Hashable:
     """Say what the call told its caller, in the model's words."""
     match call, reply:
-        case Put(), kv.Written():
+        case ModelPut(), kv.KvWritten():
             return None
-        case Cas(), kv.Written():
+        case Cas(), kv.KvWritten():
             return True
         case Cas(), kv.Conflict():
             return False
-        case Delete(), kv.Deleted():
+        case ModelDelete(), kv.Deleted():
             return reply.count > 0
-        case Get(), kv.TxnDone():
+        case ModelGet(), kv.TxnDone():
             return _first_value(reply)
         case _:
             raise AssertionError(f"{call} was answered with {reply}")
@@ -254,4 +250,4 @@ def _result(call: KvCall, reply: kv.Reply) -> Hashable:
 
 def _first_value(reply: kv.TxnDone) -> bytes | None:
     found = reply.results[0]
-    return found.value if isinstance(found, kv.Record) else None
+    return found.value if isinstance(found, kv.KvRecord) else None

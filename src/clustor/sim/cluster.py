@@ -9,133 +9,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from xxhash import xxh3_128
 
-from clustor.kv import KvMachine, Limits, StoreId
+from clustor.kv import KvLimits, KvMachine, StoreId
 from clustor.log.keys import KeyRing
 from clustor.log.types import DekEpoch, MacEpoch
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.messages import Message
-from clustor.raft.profiles import (
-    CONSISTENCY_PROFILE,
-    ControlPlaneNumbers,
-    MembershipNumbers,
-    Profile,
-    ReplicationNumbers,
-)
 from clustor.raft.types import ReplicaId
-from clustor.replica import ReplicaOutput, StateMachine
+from clustor.replica import StateMachine
 from clustor.replica.transfer import Transfer
 from clustor.sim.chance import generator
 from clustor.sim.clients import Clients
 from clustor.sim.control_plane import FakeControlPlane
 from clustor.sim.disk import SimDisk
+from clustor.sim.driver import TICK, Crowd, ReplicaDriver, SimNode
 from clustor.sim.envelope import decode_envelope, encode_envelope
 from clustor.sim.injection import Injection
 from clustor.sim.judge import GroupJudge
 from clustor.sim.network import Arrival, Network, NodeId
 from clustor.sim.recording import WatchedMachine
 from clustor.sim.scenario import MS, Scenario
-from clustor.sim.seat import Seat
+from clustor.sim.small_limits import small_profile
 from clustor.sim.timeline import Microseconds, Timeline
 
-_TICK = 20 * MS
-_TICK_MAX = 50 * MS
-_LIMITS = Limits(events_max=64)
+_LIMITS = KvLimits(events_max=64)
 _SIGNER = Ed25519PrivateKey.from_private_bytes(b"simulated snapshot manifest key!")
-
-
-def small_profile(snapshot_log_bytes: int) -> Profile:
-    """A profile whose limits are so small that a short run meets all of them."""
-    return replace(
-        CONSISTENCY_PROFILE,
-        membership=MembershipNumbers(
-            catchup_index_slack=8,
-            catchup_slack_bytes=512,
-            catchup_timeout_ms=3_000,
-            finalize_window=4,
-            lag_duration_max_ms=2_000,
-            rollback_grace_ms=500,
-        ),
-        control_plane=ControlPlaneNumbers(
-            cache_fresh_ms=1_000,
-            cache_grace_ms=4_000,
-            durability_proof_ttl_ms=20_000,
-            proof_publish_period_ms=200,
-        ),
-        replication=ReplicationNumbers(
-            message_bytes_max=1_000,
-            inflight_messages_max=8,
-            inflight_bytes_max=4_000,
-            fetch_bytes_max=1_000,
-            snapshot_log_bytes_target=snapshot_log_bytes,
-            snapshot_retry_ms=300,
-        ),
-    )
-
-
-@dataclass
-class SimNode:
-    """One machine: a clock of its own, and a seat for each group."""
-
-    cluster: SimCluster
-    id: ReplicaId
-    rng: Random
-    seats: list[Seat] = field(default_factory=list)
-    up: bool = True
-    life: int = 0
-    offset_ms: int = 0
-    rate_ppm: int = 0
-    hangs_until: Microseconds = Microseconds(0)
-    """Until then its process does not run; what arrives meanwhile waits in its sockets."""
-    _latest_ms: int = 0
-    _ticked: int = 0
-
-    def now_ms(self) -> int:
-        """Read the clock. It runs fast or slow and may jump, but it never goes back."""
-        now = self.cluster.timeline.now
-        drifted = now + now * self.rate_ppm // 1_000_000
-        self._latest_ms = max(self._latest_ms, drifted // MS + self.offset_ms)
-        return self._latest_ms
-
-    def hang(self, duration: int) -> None:
-        """Let the process stand still for so long, as one that gets no processor does."""
-        now = self.cluster.timeline.now
-        self.hangs_until = Microseconds(max(self.hangs_until, now + duration))
-        self.cluster.count("hang")
-
-    def tick(self) -> None:
-        now = self.cluster.timeline.now
-        gap, self._ticked = now - self._ticked, now
-        missed_ms = (gap - _TICK) // MS if gap > _TICK_MAX else 0
-        for seat in self.seats:
-            if seat.replica is not None:
-                seat.replica.tick(
-                    self.now_ms(), missed_ms=missed_ms, device_age_ms=seat.device_age_ms()
-                )
-                seat.turn()
-        self.cluster.crowd.on_tick(self)
-
-
-class Crowd(Protocol):
-    """Whom the groups answer."""
-
-    def on_output(self, seat: Seat, output: ReplicaOutput) -> None:
-        """Take what a replica put out."""
-
-    def on_start(self, node: SimNode) -> None:
-        """A node's process begins; its replicas begin next."""
-
-    def on_stop(self, node: SimNode) -> None:
-        """A node's process is gone."""
-
-    def on_tick(self, node: SimNode) -> None:
-        """Time passed on a node, for its replicas too."""
 
 
 class SimCluster:
@@ -162,11 +64,11 @@ class SimCluster:
         ]
         self.crowd = self._new_crowd()
         self.injection = Injection(self, scenario)
-        bootstrap = Configuration(voters=frozenset(voters))
+        bootstrap = Membership(voters=frozenset(voters))
         for node in self.nodes.values():
             for seat in node.seats:
                 seat.create(bootstrap if node.id in bootstrap.voters else None)
-            self.later(node.rng.randint(0, _TICK), self._ticking(node))
+            self.later(node.rng.randint(0, TICK), self._ticking(node))
 
     def _rng(self, name: str) -> Random:
         return generator(name, self.scenario.seed)
@@ -190,7 +92,7 @@ class SimCluster:
         reorder = self.scenario.reorder_directory_ops
         for group, judge in enumerate(self.judges):
             node.seats.append(
-                Seat(
+                ReplicaDriver(
                     self,
                     node,
                     group,
@@ -224,7 +126,7 @@ class SimCluster:
                 return
             if node.up:
                 node.tick()
-            self.later(_TICK, tick)
+            self.later(TICK, tick)
 
         return tick
 
@@ -243,7 +145,7 @@ class SimCluster:
 
     # Messages.
 
-    def send(self, seat: Seat, to: ReplicaId, message: Message | Transfer) -> None:
+    def send(self, seat: ReplicaDriver, to: ReplicaId, message: Message | Transfer) -> None:
         payload = encode_envelope(seat.group, message)
         self.network.send(NodeId(seat.replica_id), NodeId(to), payload)
 
@@ -296,7 +198,7 @@ class SimCluster:
         if node.up:
             self.stop(node, power_lost=power_lost)
 
-    def leader(self, group: int) -> Seat | None:
+    def leader(self, group: int) -> ReplicaDriver | None:
         """Return the seat that leads the newest term, as far as anyone believes it."""
         seats = [node.seats[group] for node in self.nodes.values()]
         leading = [seat for seat in seats if seat.replica is not None and seat.replica.leads]

@@ -6,7 +6,6 @@ It is a port of the replicas, and a fake: one voice that never lies, but can be 
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
 from clustor.raft.control_plane import ControlPlaneUpdate, VerifiedProof
 from clustor.raft.errors import MembershipRefused
@@ -15,12 +14,9 @@ from clustor.raft.membership import Change, ChangeKind
 from clustor.raft.reconfiguration import MembershipRequest, Preflight
 from clustor.raft.types import DurabilityTuple, ReplicaId, RoutingEpoch
 from clustor.replica import ReplicaOutput
+from clustor.sim.driver import ReplicaDriver, World
 from clustor.sim.scenario import MS
 from clustor.sim.timeline import Microseconds
-
-if TYPE_CHECKING:
-    from clustor.sim.cluster import SimCluster
-    from clustor.sim.seat import Seat
 
 _REFRESH = 100 * MS
 _OPERATE = 150 * MS
@@ -30,9 +26,7 @@ _GOOD = Preflight(utilization_after=0.1, survivable=True, placement_digest=b"pla
 class FakeControlPlane:
     """What one group hears of the control plane, and what it does to the group's members."""
 
-    def __init__(
-        self, cluster: SimCluster, group: int, voters: set[ReplicaId], rng: Random
-    ) -> None:
+    def __init__(self, cluster: World, group: int, voters: set[ReplicaId], rng: Random) -> None:
         self._cluster = cluster
         self._group = group
         self._rng = rng
@@ -52,7 +46,7 @@ class FakeControlPlane:
 
     # Proofs and acknowledgements.
 
-    def on_output(self, seat: Seat, output: ReplicaOutput) -> None:
+    def on_output(self, seat: ReplicaDriver, output: ReplicaOutput) -> None:
         proven, members = output.publish_proof, output.record_membership
         if proven is None and members is None:
             return
@@ -68,7 +62,7 @@ class FakeControlPlane:
 
         self._cluster.later(self._rng.randint(1 * MS, 20 * MS), arrive)
 
-    def _tell(self, seat: Seat) -> None:
+    def _tell(self, seat: ReplicaDriver) -> None:
         if seat.replica is None:
             return
         proof = None
@@ -88,7 +82,7 @@ class FakeControlPlane:
 
     # The operator.
 
-    def settled(self, leader: Seat) -> bool:
+    def settled(self, leader: ReplicaDriver) -> bool:
         """Say whether the group has the members that it should have."""
         config = leader.running.group.core.config
         return (
@@ -115,7 +109,7 @@ class FakeControlPlane:
         self._cluster.count("membership_changes_begun")
         leader.turn()
 
-    def _next_changes(self, leader: Seat) -> tuple[Change, ...]:
+    def _next_changes(self, leader: ReplicaDriver) -> tuple[Change, ...]:
         core = leader.running.group.core
         config = core.config
         if config.outgoing or core.config_index > core.commit_index:

@@ -24,7 +24,7 @@ class HistoryMisuse(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation(Generic[CallT]):
+class HistoryOperation(Generic[CallT]):
     """One call of one process, and its answer if one came. No two events share a moment."""
 
     process: Process
@@ -39,13 +39,13 @@ class Operation(Generic[CallT]):
         assert self.returned is None or self.returned > self.invoked
 
 
-class History(Generic[CallT]):
+class CallHistory(Generic[CallT]):
     """Record events in the order in which they happened; read them as operations."""
 
     def __init__(self) -> None:
         self._clock = 0
         self._open: dict[Process, tuple[CallT, int]] = {}
-        self._closed: list[Operation[CallT]] = []
+        self._closed: list[HistoryOperation[CallT]] = []
 
     def invoke(self, process: Process, call: CallT) -> None:
         """A process sends a call. It must have none open."""
@@ -56,7 +56,7 @@ class History(Generic[CallT]):
     def ok(self, process: Process, result: Hashable = None) -> None:
         """The open call of this process was answered; a refusal is an answer too."""
         call, invoked = self._take_open(process)
-        self._closed.append(Operation(process, call, invoked, self._tick(), result))
+        self._closed.append(HistoryOperation(process, call, invoked, self._tick(), result))
 
     def did_not_happen(self, process: Process) -> None:
         """The open call certainly had no effect and told its caller nothing: forget it."""
@@ -65,12 +65,13 @@ class History(Generic[CallT]):
     def unknown(self, process: Process) -> None:
         """The caller stopped waiting: the call may still take effect, or never."""
         call, invoked = self._take_open(process)
-        self._closed.append(Operation(process, call, invoked))
+        self._closed.append(HistoryOperation(process, call, invoked))
 
-    def operations(self) -> tuple[Operation[CallT], ...]:
+    def operations(self) -> tuple[HistoryOperation[CallT], ...]:
         """All operations by the moment of their call; what is still open counts as unknown."""
         still_open = [
-            Operation(process, call, invoked) for process, (call, invoked) in self._open.items()
+            HistoryOperation(process, call, invoked)
+            for process, (call, invoked) in self._open.items()
         ]
         return tuple(sorted(self._closed + still_open, key=_invoked))
 
@@ -84,5 +85,5 @@ class History(Generic[CallT]):
         return self._clock
 
 
-def _invoked(operation: Operation[CallT]) -> int:
+def _invoked(operation: HistoryOperation[CallT]) -> int:
     return operation.invoked

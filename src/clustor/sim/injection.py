@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
 
 from clustor.log.ledger import LEDGER_FILE
 from clustor.log.metadata import METADATA_FILE
@@ -15,17 +14,14 @@ from clustor.raft.types import ReplicaId
 from clustor.replica import HARD_STATE_FILE
 from clustor.sim.chance import generator
 from clustor.sim.disk import SimDisk
-from clustor.sim.network import Link, NodeId
+from clustor.sim.driver import ReplicaDriver, SimNode, World
+from clustor.sim.network import NodeId, SimLink
 from clustor.sim.scenario import DAMAGE, MS, Fault, FaultKind, Scenario
 from clustor.sim.timeline import Microseconds
 from clustor.snapshot.layout import CHUNKS_DIRECTORY, SNAPSHOT_DIRECTORY, is_manifest_directory
 from clustor.streams.metadata import STREAMS_DIRECTORY
 
-if TYPE_CHECKING:
-    from clustor.sim.cluster import SimCluster, SimNode
-    from clustor.sim.seat import Seat
-
-_BAD_LINK = Link(
+_BAD_LINK = SimLink(
     latency_min=Microseconds(500),
     latency_max=Microseconds(40_000),
     tail_ppm=50_000,
@@ -39,7 +35,7 @@ _BAD_LINK = Link(
 class Injection:
     """Injects each fault once, and heals everything when told."""
 
-    def __init__(self, cluster: SimCluster, scenario: Scenario) -> None:
+    def __init__(self, cluster: World, scenario: Scenario) -> None:
         self._cluster = cluster
         self._scenario = scenario
         self.over = False
@@ -53,7 +49,7 @@ class Injection:
         cluster.network.heal()
         for source in cluster.nodes:
             for destination in cluster.nodes:
-                cluster.network.set_link(NodeId(source), NodeId(destination), Link())
+                cluster.network.set_link(NodeId(source), NodeId(destination), SimLink())
         for control in cluster.controls:
             control.down_until = cluster.timeline.now
         for node in cluster.nodes.values():
@@ -115,7 +111,7 @@ class Injection:
     def _node(self, rng: Random) -> SimNode:
         return self._cluster.nodes[rng.choice(sorted(self._cluster.nodes))]
 
-    def _seat(self, rng: Random) -> Seat:
+    def _seat(self, rng: Random) -> ReplicaDriver:
         return rng.choice(self._node(rng).seats)
 
     # Processes and disks.
@@ -259,7 +255,7 @@ class Injection:
             cluster.network.set_link(NodeId(source), NodeId(destination), _BAD_LINK)
 
         def mend() -> None:
-            link = Link() if self.over else self._scenario.link
+            link = SimLink() if self.over else self._scenario.link
             for source, destination in ways:
                 cluster.network.set_link(NodeId(source), NodeId(destination), link)
 

@@ -7,44 +7,41 @@ whether a promise was kept.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
 from xxhash import xxh3_128_digest
 
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.messages import VoteResponse
 from clustor.raft.types import ReplicaId, Role
-from clustor.replica.types import Applied, NotLeader, Refused, ReplicaOutput
-
-if TYPE_CHECKING:
-    from clustor.sim.seat import Seat
-
-
-class PromiseBroken(Exception):
-    """A promise of Raft or of the acknowledgement did not hold."""
+from clustor.replica.replica import Replica
+from clustor.replica.types import Applied, NotLeader, ReplicaOutput, RequestsRefused
+from clustor.sim.errors import PromiseBroken
+from clustor.sim.log_terms import LogTerms
 
 
-@dataclass(slots=True)
-class LogView:
-    """The terms of a log: of index `base + 1` and following. Shared lists only ever grow."""
+class JudgedReplica(Protocol):
+    """What the judge looks at: a replica, its disk and its peers."""
 
-    base: int = 0
-    terms: list[int] = field(default_factory=list)
-    length: int = 0
+    members_before: deque[Membership]
+    lost_data: bool
 
     @property
-    def last_index(self) -> int:
-        return self.base + self.length
+    def replica_id(self) -> ReplicaId:
+        """Who it is."""
 
-    def term_at(self, index: int) -> int | None:
-        at = index - self.base - 1
-        return self.terms[at] if 0 <= at < self.length else None
+    @property
+    def running(self) -> Replica:
+        """The replica of the process that runs now."""
 
-    def holds(self, term: int, index: int) -> bool:
-        """What is below the base is in an authorised snapshot, and so it is held."""
-        return index <= self.base or self.term_at(index) == term
+    def peer(self, replica_id: ReplicaId) -> JudgedReplica:
+        """Return another replica of the same group."""
+
+    def held(self, term: int, index: int) -> bool:
+        """Say whether this disk holds the entry, or did before it was lost."""
 
 
 @dataclass(slots=True)
@@ -76,7 +73,7 @@ class GroupJudge:
 
     # What goes out.
 
-    def on_output(self, seat: Seat, output: ReplicaOutput) -> None:
+    def on_output(self, seat: JudgedReplica, output: ReplicaOutput) -> None:
         role = output.role
         if role is not None and role.role is Role.LEADER:
             self._on_leader(seat, role.term)
@@ -86,10 +83,10 @@ class GroupJudge:
         for outcome in output.replies:
             if isinstance(outcome, Applied):
                 self._on_applied(seat, outcome)
-            elif isinstance(outcome, NotLeader | Refused):
+            elif isinstance(outcome, NotLeader | RequestsRefused):
                 self._on_refused(outcome.request_ids)
 
-    def _on_leader(self, seat: Seat, term: int) -> None:
+    def _on_leader(self, seat: JudgedReplica, term: int) -> None:
         other = self.leader_of_term.setdefault(term, seat.replica_id)
         if other != seat.replica_id:
             raise PromiseBroken(f"two leaders in term {term}: {other} and {seat.replica_id}")
@@ -100,7 +97,7 @@ class GroupJudge:
                     f"leader {seat.replica_id} of term {term} lacks acknowledged entry {index}"
                 )
 
-    def _on_vote(self, seat: Seat, term: int, to: ReplicaId) -> None:
+    def _on_vote(self, seat: JudgedReplica, term: int, to: ReplicaId) -> None:
         first = self._votes.setdefault((seat.replica_id, term), to)
         if first != to and not seat.lost_data:
             raise PromiseBroken(f"{seat.replica_id} voted for {first} and {to} in term {term}")
@@ -114,7 +111,7 @@ class GroupJudge:
             if request in self._applied_at:
                 raise PromiseBroken(f"request {request} was refused and applied")
 
-    def _on_applied(self, seat: Seat, outcome: Applied) -> None:
+    def _on_applied(self, seat: JudgedReplica, outcome: Applied) -> None:
         """The ACK contract: durable on a quorum of the members in force, at this very moment."""
         core = seat.running.group.core
         term = core.log.term_at(outcome.index)
@@ -135,7 +132,7 @@ class GroupJudge:
         self.acknowledged[outcome.index] = term
         self.acknowledged_writes += len(outcome.request_ids)
 
-    def _is_durable(self, seat: Seat, config: Configuration, term: int, index: int) -> bool:
+    def _is_durable(self, seat: JudgedReplica, config: Membership, term: int, index: int) -> bool:
         held = {voter: seat.peer(voter).held(term, index) for voter in config.all_voters}
         majorities = (config.voters, config.outgoing) if config.outgoing else (config.voters,)
         return all(2 * sum(held[v] for v in voters) > len(voters) for voters in majorities)
@@ -179,10 +176,7 @@ class GroupJudge:
         step = self._steps.get(index)
         return None if step is None else step.state
 
-    def newest_applied(self) -> int:
-        return max(self._steps, default=0)
-
-    def check_acknowledged(self, view: LogView, replica_id: ReplicaId) -> None:
+    def check_acknowledged(self, view: LogTerms, replica_id: ReplicaId) -> None:
         """At the end every member holds all that was acknowledged."""
         for index, term in self.acknowledged.items():
             if not view.holds(term, index):

@@ -25,14 +25,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from clustor.sim.history import Operation
+from clustor.sim.history import HistoryOperation
 from clustor.sim.models import Model
 
 StateT = TypeVar("StateT", bound=Hashable)
 CallT = TypeVar("CallT", bound=Hashable)
 
 # Verdicts carry operations of whichever model was checked.
-AnyOperation: TypeAlias = Operation[Any]
+AnyOperation: TypeAlias = HistoryOperation[Any]
 
 _EXPLAINED_OPERATIONS_MAX = 12
 
@@ -73,7 +73,7 @@ Verdict: TypeAlias = Ok | Violation | Undecided
 
 
 def check(
-    history: Sequence[Operation[CallT]], model: Model[CallT, StateT], *, budget: int
+    history: Sequence[HistoryOperation[CallT]], model: Model[CallT, StateT], *, budget: int
 ) -> Verdict:
     """Judge a history, visiting at most `budget` configurations.
 
@@ -96,10 +96,10 @@ def check(
 
 
 def _partitions(
-    history: Sequence[Operation[CallT]], model: Model[CallT, StateT]
-) -> list[tuple[Hashable, list[Operation[CallT]]]]:
+    history: Sequence[HistoryOperation[CallT]], model: Model[CallT, StateT]
+) -> list[tuple[Hashable, list[HistoryOperation[CallT]]]]:
     """Split by key, smallest first; within a key by the moment of the call."""
-    by_key: defaultdict[Hashable, list[Operation[CallT]]] = defaultdict(list)
+    by_key: defaultdict[Hashable, list[HistoryOperation[CallT]]] = defaultdict(list)
     for operation in sorted(history, key=lambda each: each.invoked):
         by_key[model.key(operation.call)].append(operation)
     return sorted(by_key.items(), key=lambda item: len(item[1]))
@@ -120,7 +120,9 @@ class _Configuration(Generic[StateT]):
 class _Search(Generic[CallT, StateT]):
     """The search through one key's operations; `run` once, then read the outcome."""
 
-    def __init__(self, operations: Sequence[Operation[CallT]], model: Model[CallT, StateT]) -> None:
+    def __init__(
+        self, operations: Sequence[HistoryOperation[CallT]], model: Model[CallT, StateT]
+    ) -> None:
         self.operations = operations
         self.model = model
         self.returns = _numbers_by_return(operations)
@@ -259,7 +261,7 @@ def _violation(
     return Violation(key, prefix, culprit, order, shortened, explanation, visited)
 
 
-def _numbers_by_return(operations: Sequence[Operation[CallT]]) -> list[int]:
+def _numbers_by_return(operations: Sequence[HistoryOperation[CallT]]) -> list[int]:
     returned = [
         (operation.returned, number)
         for number, operation in enumerate(operations)
@@ -276,7 +278,9 @@ class _Open:
     unanswered_count: int  # the first so many of those that will not
 
 
-def _open_at_returns(operations: Sequence[Operation[CallT]], returns: Sequence[int]) -> list[_Open]:
+def _open_at_returns(
+    operations: Sequence[HistoryOperation[CallT]], returns: Sequence[int]
+) -> list[_Open]:
     answered: list[int] = []
     unanswered_count = 0
     open_at: list[_Open] = []
@@ -295,20 +299,20 @@ def _open_at_returns(operations: Sequence[Operation[CallT]], returns: Sequence[i
     return open_at
 
 
-def _cut(search: _Search[CallT, StateT], at: int) -> list[Operation[CallT]]:
+def _cut(search: _Search[CallT, StateT], at: int) -> list[HistoryOperation[CallT]]:
     """Return the history as it stood right after a return, or before the first one (-1)."""
     now = search.operations[search.returns[at]].returned if at >= 0 else 0
     assert now is not None
     return [
         each
         if each.returned is not None and each.returned <= now
-        else Operation(each.process, each.call, each.invoked)
+        else HistoryOperation(each.process, each.call, each.invoked)
         for each in search.operations
         if each.invoked <= now
     ]
 
 
-def _describe(operation: Operation[CallT]) -> str:
+def _describe(operation: HistoryOperation[CallT]) -> str:
     if operation.returned is None:
         return f"[process {operation.process}: {operation.call} → ?, from {operation.invoked}]"
     return (

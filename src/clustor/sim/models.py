@@ -39,7 +39,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class ModelWrite:
     """Answers None."""
 
     value: Hashable
@@ -53,8 +53,8 @@ class CompareAndSet:
     value: Hashable
 
 
-RegisterCall: TypeAlias = Read | Write
-CasRegisterCall: TypeAlias = Read | Write | CompareAndSet
+RegisterCall: TypeAlias = Read | ModelWrite
+CasRegisterCall: TypeAlias = Read | ModelWrite | CompareAndSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Register:
         match call:
             case Read():
                 return state, state
-            case Write(value):
+            case ModelWrite(value):
                 return value, None
             case _:
                 assert_never(call)
@@ -92,7 +92,7 @@ class CasRegister:
         match call:
             case Read():
                 return state, state
-            case Write(value):
+            case ModelWrite(value):
                 return value, None
             case CompareAndSet(expected, value):
                 return (value, True) if state == expected else (state, False)
@@ -104,14 +104,14 @@ class CasRegister:
 
 
 @dataclass(frozen=True, slots=True)
-class Get:
+class ModelGet:
     """Answers the value, or the model's `absent`."""
 
     key: Hashable
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class ModelPut:
     """Answers None."""
 
     key: Hashable
@@ -136,13 +136,13 @@ class Cas:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class ModelDelete:
     """Answers whether there was something to delete."""
 
     key: Hashable
 
 
-KvCall: TypeAlias = Get | Put | Append | Cas | Delete
+KvCall: TypeAlias = ModelGet | ModelPut | Append | Cas | ModelDelete
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,19 +161,19 @@ class KeyValue:
 
     def apply(self, state: bytes | None, call: KvCall, /) -> tuple[bytes | None, Hashable]:
         match call:
-            case Get():
+            case ModelGet():
                 return state, self.absent if state is None else state
-            case Put(value=value):
+            case ModelPut(value=value):
                 return value, None
             case Append(value=value):
                 return (value if state is None else state + value), None
             case Cas(expected=expected, value=value):
                 return (value, True) if state == expected else (state, False)
-            case Delete():
+            case ModelDelete():
                 return None, state is not None
             case _:
                 assert_never(call)
 
     def is_read(self, call: KvCall, result: Hashable, /) -> bool:
         # A refused compare-and-set, or a delete that found nothing.
-        return isinstance(call, Get) or result is False
+        return isinstance(call, ModelGet) or result is False

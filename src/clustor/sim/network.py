@@ -27,7 +27,7 @@ _NO_TIME = Microseconds(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SimLink:
     """How one direction between two nodes behaves. Chances are in parts per million.
 
     Most messages take between `latency_min` and `latency_max`, evenly drawn; by the chance of
@@ -86,12 +86,12 @@ class Network:
     """A link for each direction between two nodes, and from a node to itself."""
 
     def __init__(
-        self, chance: random.Random, timeline: ArrivalTimeline, *, link: Link | None = None
+        self, chance: random.Random, timeline: ArrivalTimeline, *, link: SimLink | None = None
     ) -> None:
         self._chance = chance
         self._timeline = timeline
-        self._default = link or Link()
-        self._links: dict[tuple[NodeId, NodeId], Link] = {}
+        self._default = link or SimLink()
+        self._links: dict[tuple[NodeId, NodeId], SimLink] = {}
         # How often each direction was cut, and which are cut now.
         self._cuts: dict[tuple[NodeId, NodeId], int] = {}
         self._cut_now: set[tuple[NodeId, NodeId]] = set()
@@ -129,7 +129,7 @@ class Network:
 
     # --- faults -----------------------------------------------------------------------------
 
-    def set_link(self, source: NodeId, destination: NodeId, link: Link) -> None:
+    def set_link(self, source: NodeId, destination: NodeId, link: SimLink) -> None:
         """Let one direction behave differently, from the next message on."""
         self._links[source, destination] = link
 
@@ -166,14 +166,14 @@ class Network:
 
     # --- chance -----------------------------------------------------------------------------
 
-    def _set_out(self, way: tuple[NodeId, NodeId], link: Link, payload: bytes) -> None:
+    def _set_out(self, way: tuple[NodeId, NodeId], link: SimLink, payload: bytes) -> None:
         at = Microseconds(self._timeline.now + self._latency(link))
         if not self._happens(link.reorder_ppm):
             at = max(at, self._latest.get(way, at))
             self._latest[way] = at
         self._timeline.schedule(at, Arrival(*way, payload, self._cuts.get(way, 0)))
 
-    def _latency(self, link: Link) -> int:
+    def _latency(self, link: SimLink) -> int:
         latency = self._chance.randint(link.latency_min, link.latency_max)
         if self._happens(link.tail_ppm):
             latency += self._chance.randint(0, link.tail_max)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from clustor.log.segment import SEGMENT_HEADER_BYTES, segment_seq_of
-from clustor.log.steps import Step, Write
-from clustor.sim.judge import PromiseBroken
+from clustor.log.steps import Step, WriteFile
+from clustor.sim.errors import PromiseBroken
 from clustor.streams.runs import (
     PARTS_DIRECTORY,
     RUN_HEAD_BYTES,
@@ -31,14 +31,14 @@ class NonceWitness:
 
     def watch(self, step: Step) -> None:
         """See a step that is about to be run; what a failed write leaves behind counts too."""
-        if isinstance(step, Write):
+        if isinstance(step, WriteFile):
             seq = segment_seq_of(step.file.rpartition("/")[2])
             if seq is not None:
                 self._watch_segment(seq, step)
             elif step.file.startswith(PARTS_DIRECTORY) and step.file.endswith(".seg"):
                 self._watch_stream(step)
 
-    def _watch_stream(self, step: Write) -> None:
+    def _watch_stream(self, step: WriteFile) -> None:
         """See a file of a stream: a header that says which key, or a run with its nonce."""
         if step.offset == 0:
             header = decode_file_header(step.data)
@@ -50,7 +50,7 @@ class NonceWitness:
         if self._runs.setdefault(place, sealed) != sealed:
             raise PromiseBroken(f"nonce {place[3:]} of stream {place[1]} sealed two runs")
 
-    def _watch_segment(self, seq: int, step: Write) -> None:
+    def _watch_segment(self, seq: int, step: WriteFile) -> None:
         if step.offset == 0 and len(step.data) == SEGMENT_HEADER_BYTES:
             self._dek_epochs[seq] = struct.unpack_from("<I", step.data, 12)[0]
         if step.data[:4] != _RUN_MAGIC:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from clustor.sim.clients import Clients
 from clustor.sim.cluster import SimCluster
-from clustor.sim.judge import PromiseBroken
+from clustor.sim.errors import PromiseBroken
 from clustor.sim.linearizability import Undecided, Violation, check
 from clustor.sim.models import KeyValue
 from clustor.sim.scenario import MS, SECOND, Fault, Scenario

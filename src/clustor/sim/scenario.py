@@ -11,7 +11,7 @@ from enum import StrEnum
 from random import Random
 
 from clustor.sim.chance import generator
-from clustor.sim.network import Link
+from clustor.sim.network import SimLink
 from clustor.sim.timeline import Microseconds
 
 MS = 1_000
@@ -103,7 +103,7 @@ class Scenario:
     operations_max: int
     keys: int
     duration: Microseconds
-    link: Link
+    link: SimLink
     disk_latency_max: Microseconds
     snapshot_log_bytes: int
     reorder_directory_ops: bool
@@ -150,8 +150,8 @@ class Scenario:
         )
 
 
-def _draw_link(rng: Random) -> Link:
-    return Link(
+def _draw_link(rng: Random) -> SimLink:
+    return SimLink(
         latency_min=Microseconds(100),
         latency_max=Microseconds(rng.choice((500, 3_000, 20_000))),
         tail_ppm=rng.choice((0, 0, 10_000)),

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_128_digest
 
-from clustor.sim.judge import GroupJudge, PromiseBroken
+from clustor.sim.errors import PromiseBroken
+from clustor.sim.judge import GroupJudge
 from clustor.streams import (
     StoredBatch,
     StreamAppend,
@@ -27,7 +28,7 @@ from clustor.streams import (
 REFUSED: Final = b"refused"
 
 
-class StreamCommand(msgspec.Struct, array_like=True, frozen=True):
+class SimStreamCommand(msgspec.Struct, array_like=True, frozen=True):
     """What a client asks: `request` makes its bytes unlike those of any other."""
 
     request: int
@@ -37,7 +38,7 @@ class StreamCommand(msgspec.Struct, array_like=True, frozen=True):
     payload: bytes = b""
 
 
-_COMMAND: Final = msgspec.msgpack.Decoder(StreamCommand)
+_COMMAND: Final = msgspec.msgpack.Decoder(SimStreamCommand)
 
 
 class _State(msgspec.Struct, array_like=True):
@@ -49,12 +50,12 @@ class _State(msgspec.Struct, array_like=True):
 _STATE: Final = msgspec.msgpack.Decoder(_State)
 
 
-def encode_stream_command(command: StreamCommand) -> bytes:
+def encode_stream_command(command: SimStreamCommand) -> bytes:
     return msgspec.msgpack.encode(command)
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class RecordAppended:
     """One batch as it was decided."""
 
     first: int
@@ -67,11 +68,11 @@ class StreamBook:
     """What was appended in one group, by whoever applied it first."""
 
     def __init__(self) -> None:
-        self.batches: dict[int, dict[int, Appended]] = {}
+        self.batches: dict[int, dict[int, RecordAppended]] = {}
         self.decided: dict[int, int] = {}  # request → first index
 
     def on_append(self, request: int, change: StreamAppend) -> None:
-        batch = Appended(change.first, change.count, change.timestamp, change.payload)
+        batch = RecordAppended(change.first, change.count, change.timestamp, change.payload)
         known = self.batches.setdefault(change.partition, {})
         if known.setdefault(change.first, batch) != batch:
             raise PromiseBroken(f"offset {change.first} of {change.partition} was given twice")
@@ -86,7 +87,7 @@ class StreamBook:
         index = from_index
         for batch in found:
             expected = known.get(batch.first_index)
-            seen = Appended(batch.first_index, batch.count, batch.timestamp, batch.payload)
+            seen = RecordAppended(batch.first_index, batch.count, batch.timestamp, batch.payload)
             if seen != expected:
                 raise PromiseBroken(f"{partition} at {batch.first_index}: {seen} for {expected}")
             if batch.first_index > index:
@@ -119,7 +120,7 @@ class SimStreamMachine:
             self._judge.on_apply(index, previous, commands, replies, self.digest())
         return replies
 
-    def _apply(self, command: StreamCommand) -> bytes:
+    def _apply(self, command: SimStreamCommand) -> bytes:
         state, partition = self._state, command.partition
         extent = state.extents.get(partition)
         if command.kind == "define":

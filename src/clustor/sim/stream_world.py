@@ -19,15 +19,17 @@ from clustor.replica import (
     apply_entry,
 )
 from clustor.replica.opening import prepare_open
-from clustor.sim.cluster import Crowd, SimCluster, SimNode
-from clustor.sim.judge import GroupJudge, PromiseBroken
+from clustor.sim.cluster import SimCluster
+from clustor.sim.driver import Crowd, SimNode
+from clustor.sim.errors import PromiseBroken
+from clustor.sim.judge import GroupJudge
 from clustor.sim.run import SeedReport
 from clustor.sim.scenario import MS, SECOND, Scenario
 from clustor.sim.stream_machine import (
     REFUSED,
+    SimStreamCommand,
     SimStreamMachine,
     StreamBook,
-    StreamCommand,
     encode_stream_command,
 )
 from clustor.sim.timeline import Microseconds
@@ -35,7 +37,7 @@ from clustor.streams import StreamFileReader, StreamStore, take_view, verify_str
 
 if TYPE_CHECKING:
     from clustor.sim.disk import SimDisk
-    from clustor.sim.seat import Seat
+    from clustor.sim.driver import ReplicaDriver
 
 LIVENESS_LIMIT = 40 * SECOND
 _STEP = 200 * MS
@@ -69,7 +71,7 @@ class StreamClients:
         self._world = world
         self._scenario = scenario
         self._rng = rng
-        self._open: dict[RequestId, tuple[int, int, StreamCommand, Seat]] = {}
+        self._open: dict[RequestId, tuple[int, int, SimStreamCommand, ReplicaDriver]] = {}
         self._next_request = 1
         self._believed: dict[tuple[int, int], ReplicaId] = {}
         self._partitions = [0] * scenario.groups
@@ -101,7 +103,7 @@ class StreamClients:
             return
         self._ask(process, group, seat)
 
-    def _ask(self, process: int, group: int, seat: Seat) -> None:
+    def _ask(self, process: int, group: int, seat: ReplicaDriver) -> None:
         request = RequestId(self._next_request)
         self._next_request += 1
         command = self._draw(request, group)
@@ -114,21 +116,21 @@ class StreamClients:
         seat.running.propose(request, encoded)
         seat.turn()
 
-    def _draw(self, request: int, group: int) -> StreamCommand:
+    def _draw(self, request: int, group: int) -> SimStreamCommand:
         rng, known = self._rng, self._partitions[group]
         if known == 0 or (known < 6 and rng.random() < 0.1):
             self._partitions[group] += 1
-            return StreamCommand(request, "define", known)
+            return SimStreamCommand(request, "define", known)
         partition = rng.randrange(known)
         chance = rng.random()
         if chance > 0.95:  # the first definition may have been lost on its way
-            return StreamCommand(request, "define", partition)
+            return SimStreamCommand(request, "define", partition)
         if chance < 0.06 and not self.probing:
-            return StreamCommand(request, "trim", partition, rng.choice((100, 500, 900, 1000)))
+            return SimStreamCommand(request, "trim", partition, rng.choice((100, 500, 900, 1000)))
         if chance < 0.07 and not self.probing:
-            return StreamCommand(request, "remove", partition)
+            return SimStreamCommand(request, "remove", partition)
         payload = b"%d:" % request + bytes(rng.choice(_PAYLOADS))
-        return StreamCommand(request, "append", partition, rng.randint(1, 4), payload)
+        return SimStreamCommand(request, "append", partition, rng.randint(1, 4), payload)
 
     def _give_up(self, request: RequestId) -> None:
         asked = self._open.pop(request, None)
@@ -151,7 +153,7 @@ class StreamClients:
             if seat.replica is not None and seat.replica.ready:
                 _read_some(self._world, seat, self._rng)
 
-    def on_output(self, seat: Seat, output: ReplicaOutput) -> None:
+    def on_output(self, seat: ReplicaDriver, output: ReplicaOutput) -> None:
         del seat
         for outcome in output.replies:
             if isinstance(outcome, Applied):
@@ -187,7 +189,7 @@ def _reader(world: StreamWorld, disk: SimDisk, store: StreamStore) -> StreamFile
     return StreamFileReader(disk, world.keys, store.config)
 
 
-def _read_some(world: StreamWorld, seat: Seat, rng: Random) -> None:
+def _read_some(world: StreamWorld, seat: ReplicaDriver, rng: Random) -> None:
     """Read a little of some partition, from where a consumer may stand."""
     assert seat.running.streams is not None
     store = seat.running.streams.store
@@ -229,7 +231,7 @@ def _extents(machine: StateMachine) -> dict[int, tuple[int, int]]:
     return {at.partition: (at.start, at.next) for at in machine.stream_extents()}
 
 
-def check_seat(world: StreamWorld, seat: Seat) -> None:
+def check_seat(world: StreamWorld, seat: ReplicaDriver) -> None:
     """The files are what the machine says, in memory and from the disk alone."""
     streams = seat.running.streams
     assert streams is not None

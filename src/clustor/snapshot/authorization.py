@@ -23,7 +23,7 @@ from clustor.log.steps import (
     Storage,
     Sync,
     SyncDirectory,
-    Write,
+    WriteFile,
     plan_replace,
 )
 from clustor.log.types import LogIndex, PartitionId, Term
@@ -287,7 +287,7 @@ def plan_append_entry(
     """Plan one durable record, and say what the log is once the plan is carried out."""
     require_settled(log)
     record = encode_entry(entry, log.tail_hash)
-    write: Plan = (Write(AUTHORIZATION_LOG, log.size_bytes, record), Sync(AUTHORIZATION_LOG))
+    write: Plan = (WriteFile(AUTHORIZATION_LOG, log.size_bytes, record), Sync(AUTHORIZATION_LOG))
     if not log.file_exists:
         make: Plan = (MakeDirectory(SNAPSHOT_DIRECTORY), Create(AUTHORIZATION_LOG))
         write = (*make, *write, SyncDirectory(SNAPSHOT_DIRECTORY), SyncDirectory(""))

@@ -36,8 +36,8 @@ from clustor.snapshot.errors import (
 from clustor.snapshot.layout import chunk_file, manifest_file
 from clustor.snapshot.manifest import (
     MANIFEST_BYTES_MAX,
-    Chunk,
     Manifest,
+    SnapshotChunk,
     decode_manifest,
     encode_manifest,
     manifest_hash,
@@ -326,7 +326,7 @@ def read_content(
         yield cipher.open(chunk, read_chunk(storage, chunk))
 
 
-def read_chunk(storage: Storage, chunk: Chunk) -> bytes:
+def read_chunk(storage: Storage, chunk: SnapshotChunk) -> bytes:
     """Read a chunk as it is on disk. Raises SnapshotFileMissing."""
     file = chunk_file(chunk.chunk_id)
     try:

@@ -22,7 +22,7 @@ from clustor.log.errors import KeyUnavailable
 from clustor.log.keys import KeyRing
 from clustor.log.types import DekEpoch, LogIndex, PartitionId
 from clustor.snapshot.errors import SnapshotChunkAuthFailure, SnapshotInvalidated
-from clustor.snapshot.manifest import Chunk, Manifest
+from clustor.snapshot.manifest import Manifest, SnapshotChunk
 from clustor.snapshot.types import (
     IV_SALT_BYTES,
     InvalidationReason,
@@ -89,7 +89,7 @@ class ChunkCipher:
             self._aead.encrypt_into(iv, piece, self._aad, target[start : start + stride])
         return sealed
 
-    def open(self, chunk: Chunk, sealed: bytes | bytearray) -> bytearray:
+    def open(self, chunk: SnapshotChunk, sealed: bytes | bytearray) -> bytearray:
         """Check a chunk's length, digest and tags, and return its plaintext.
 
         On failure what was already decrypted is overwritten with zeros before the error leaves.
@@ -112,7 +112,7 @@ class ChunkCipher:
         return plain
 
 
-def check_digest(chunk: Chunk, sealed: bytes | bytearray) -> None:
+def check_digest(chunk: SnapshotChunk, sealed: bytes | bytearray) -> None:
     """Compare a chunk's file with what the manifest promises, without any key."""
     if len(sealed) != sealed_bytes(chunk.len):
         raise SnapshotChunkAuthFailure(

@@ -20,7 +20,7 @@ from clustor.log.steps import (
     Plan,
     Sync,
     SyncDirectory,
-    Write,
+    WriteFile,
     plan_replace,
 )
 from clustor.log.types import DekEpoch, LogIndex, Term
@@ -36,12 +36,12 @@ from clustor.snapshot.layout import (
 )
 from clustor.snapshot.manifest import (
     CHUNK_BYTES_MAX,
-    Chunk,
     CommitEpoch,
     DedupShard,
     Encryption,
     LogicalMarker,
     Manifest,
+    SnapshotChunk,
     encode_manifest,
     seal_manifest,
 )
@@ -109,7 +109,7 @@ class Emission:
         self._pieces = _resized(content, chunk_bytes)
         self._cipher = cipher
         self._signer = signer
-        self._chunks: list[Chunk] = []
+        self._chunks: list[SnapshotChunk] = []
         self._offset = 0
 
     def __iter__(self) -> Iterator[Plan]:
@@ -152,11 +152,11 @@ class Emission:
         chunk_id = chunk_id_of(self._draft.manifest_id, self._offset)
         sealed = bytes(self._cipher.seal(self._offset, plain))
         digest = hex_digest(hashlib.sha256(sealed).digest())
-        self._chunks.append(Chunk(chunk_id, digest, len(plain), self._offset))
+        self._chunks.append(SnapshotChunk(chunk_id, digest, len(plain), self._offset))
         self._offset += len(plain)
         zeroize(plain)
         file = chunk_file(chunk_id)
-        write: Plan = (Create(file), Write(file, 0, sealed), Sync(file))
+        write: Plan = (Create(file), WriteFile(file, 0, sealed), Sync(file))
         if len(self._chunks) > 1:
             return write
         return (MakeDirectory(CHUNKS_DIRECTORY), *write)
@@ -218,7 +218,7 @@ def _check_request(catalog: Catalog, request: SnapshotRequest) -> None:
 
 def _check_sealable(draft: Manifest, signer: Ed25519PrivateKey) -> None:
     """Find out now, not after the last chunk, whether the manifest's members are in order."""
-    stand_in = Chunk(ChunkId(str(uuid.UUID(int=0))), NO_PANES, 0, 0)
+    stand_in = SnapshotChunk(ChunkId(str(uuid.UUID(int=0))), NO_PANES, 0, 0)
     seal_manifest(msgspec.structs.replace(draft, chunks=(stand_in,)), signer)
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from clustor.snapshot.types import InvalidationReason, SnapshotKind
 
 
-class SnapshotError(Exception):
+class SnapshotFailure(Exception):
     """Root of the snapshots' errors: a sentence for people, and `facts` for machines."""
 
     def __init__(self, reason: str, **facts: object) -> None:
@@ -36,11 +36,11 @@ class SnapshotError(Exception):
         return f"{self.reason} ({details})" if details else self.reason
 
 
-class SnapshotMisuse(SnapshotError):
+class SnapshotMisuse(SnapshotFailure):
     """Our caller asked for something that a snapshot cannot mean."""
 
 
-class ManifestRejected(SnapshotError):
+class ManifestRejected(SnapshotFailure):
     """A manifest that is not believed; nothing that it names is read."""
 
 
@@ -64,7 +64,7 @@ class SnapshotVersionUnsupported(ManifestRejected):
     """`version_id` is outside the bounds that this release reads."""
 
 
-class SnapshotInvalidated(SnapshotError):
+class SnapshotInvalidated(SnapshotFailure):
     """A snapshot that no longer counts: clustor's `snapshot_{full,delta}_invalidated`."""
 
     def __init__(self, kind: SnapshotKind, reason: InvalidationReason, **facts: object) -> None:
@@ -80,11 +80,11 @@ class SnapshotDeltaRetired(SnapshotInvalidated):
         super().__init__(SnapshotKind.DELTA, InvalidationReason.DELTA_CHAIN_VIOLATION, **facts)
 
 
-class SnapshotSuperseded(SnapshotError):
+class SnapshotSuperseded(SnapshotFailure):
     """The offered snapshot is authorised here already, or a newer one is."""
 
 
-class CorruptSnapshot(SnapshotError):
+class CorruptSnapshot(SnapshotFailure):
     """Bytes on disk or from a peer are not what was written."""
 
 
@@ -100,5 +100,5 @@ class CorruptAuthorizationLog(CorruptSnapshot):
     """A record before the end of the authorisation log is damaged, or the chain does not hold."""
 
 
-class SnapshotDeterminismViolation(SnapshotError):
+class SnapshotDeterminismViolation(SnapshotFailure):
     """The restored state's digests are not those of the manifest (clustor §10.7)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from clustor.log.steps import Delete, FileName, Plan, Storage, SyncDirectory, directory_of
+from clustor.log.steps import DeleteFile, FileName, Plan, Storage, SyncDirectory, directory_of
 from clustor.snapshot.authorization import plan_trim, require_settled
 from clustor.snapshot.catalog import AuthorizedSnapshot, Catalog, CatalogChange
 from clustor.snapshot.errors import CorruptSnapshot, ManifestRejected
@@ -132,4 +132,4 @@ def _chunk_files(storage: Storage) -> Iterator[FileName]:
 
 def _deletions(files: list[FileName]) -> Plan:
     directories = dict.fromkeys(directory_of(file) for file in files)
-    return (*(Delete(file) for file in files), *(SyncDirectory(name) for name in directories))
+    return (*(DeleteFile(file) for file in files), *(SyncDirectory(name) for name in directories))

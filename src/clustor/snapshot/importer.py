@@ -21,14 +21,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from clustor.log.keys import KeyRing
 from clustor.log.steps import (
     Create,
-    Delete,
+    DeleteFile,
     FileName,
     MakeDirectory,
     Plan,
     Storage,
     Sync,
     SyncDirectory,
-    Write,
+    WriteFile,
     plan_replace,
 )
 from clustor.log.types import LogIndex, PartitionId, Term
@@ -52,9 +52,9 @@ from clustor.snapshot.layout import (
 )
 from clustor.snapshot.manifest import (
     MANIFEST_BYTES_MAX,
-    Chunk,
     DedupShard,
     Manifest,
+    SnapshotChunk,
     decode_manifest,
     encode_manifest,
     verify_manifest,
@@ -163,7 +163,7 @@ class SnapshotImport:
     plan: Plan
     phase: ImportPhase = ImportPhase.STREAMING
     generation: int = 0  # set by `plan_install`
-    _missing: dict[ChunkId, Chunk] = field(default_factory=dict)
+    _missing: dict[ChunkId, SnapshotChunk] = field(default_factory=dict)
     _asked: set[ChunkId] = field(default_factory=set)
     _failures: dict[ChunkId, _Failures] = field(default_factory=dict)
 
@@ -180,11 +180,11 @@ class SnapshotImport:
         """How many chunks are not stored yet."""
         return len(self._missing)
 
-    def take_wanted(self, now_ms: int, limit: int) -> tuple[Chunk, ...]:
+    def take_wanted(self, now_ms: int, limit: int) -> tuple[SnapshotChunk, ...]:
         """Return up to `limit` chunks to ask for now; each is not returned again until it fails."""
         if self.phase is not ImportPhase.STREAMING:
             return ()
-        ready: list[Chunk] = []
+        ready: list[SnapshotChunk] = []
         for chunk_id, chunk in self._missing.items():
             if len(ready) == limit:
                 break
@@ -213,7 +213,7 @@ class SnapshotImport:
         zeroize(plain)
         file = chunk_file(chunk_id)
         return StoreChunk(
-            chunk_id, (Delete(file), Create(file), Write(file, 0, sealed), Sync(file))
+            chunk_id, (DeleteFile(file), Create(file), WriteFile(file, 0, sealed), Sync(file))
         )
 
     def on_chunk_lost(self, chunk_id: ChunkId, *, now_ms: int, jitter: float) -> ChunkOutcome:
@@ -274,7 +274,7 @@ class SnapshotImport:
         floor = min(applied_index, base)
         return Reconciled(self.manifest.base_term, base, floor, LogIndex(applied_index + 1))
 
-    def _expect(self, chunk_id: ChunkId) -> Chunk:
+    def _expect(self, chunk_id: ChunkId) -> SnapshotChunk:
         self._require(ImportPhase.STREAMING)
         chunk = self._missing.get(chunk_id)
         if chunk is None:
@@ -441,7 +441,7 @@ def _authentic_chunks(
 
 def plan_finish_import() -> Plan:
     """Plan to clear the staging area, after the authorisation or when an import is given up."""
-    return (Delete(INCOMING_MANIFEST), SyncDirectory(INCOMING_DIRECTORY))
+    return (DeleteFile(INCOMING_MANIFEST), SyncDirectory(INCOMING_DIRECTORY))
 
 
 def _invalidated(manifest: Manifest, reason: InvalidationReason) -> SnapshotInvalidated:

@@ -53,7 +53,7 @@ _Digest = Annotated[HexDigest, Meta(pattern=_HEX32)]
 _Id = Annotated[ManifestId, Meta(pattern=_UUID7)]
 
 
-class Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SnapshotChunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One piece of the content. `offset` and `len` count plaintext, `digest` is of the file."""
 
     chunk_id: Annotated[ChunkId, Meta(pattern=_UUID)]
@@ -101,7 +101,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     delta_parent_manifest_id: _Id | UnsetType = UNSET
     delta_chain_length: _Count
     encryption: Encryption
-    chunks: Annotated[tuple[Chunk, ...], Meta(min_length=1)]
+    chunks: Annotated[tuple[SnapshotChunk, ...], Meta(min_length=1)]
     logical_markers: tuple[LogicalMarker, ...] = ()
     ap_pane_digest: _Digest
     dedup_shards: tuple[DedupShard, ...] = ()
@@ -192,7 +192,7 @@ def decode_manifest(data: bytes, *, bytes_max: int = MANIFEST_BYTES_MAX) -> Mani
     return manifest
 
 
-def _check_chunks(chunks: Sequence[Chunk]) -> None:
+def _check_chunks(chunks: Sequence[SnapshotChunk]) -> None:
     """Chunks follow each other without gap, and no two share a file."""
     offset = 0
     for chunk in chunks:

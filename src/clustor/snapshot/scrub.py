@@ -19,40 +19,40 @@ from clustor.snapshot.catalog import Catalog, read_chunk, read_manifest
 from clustor.snapshot.chunks import check_digest
 from clustor.snapshot.errors import CorruptSnapshot, SnapshotFileMissing
 from clustor.snapshot.layout import AUTHORIZATION_LOG, chunk_file, manifest_file
-from clustor.snapshot.manifest import Chunk
+from clustor.snapshot.manifest import SnapshotChunk
 
 # One round fewer than fit into seven days, as for segments.
 _ROUNDS_PER_COVERAGE: Final = COVERAGE_MS // ROUND_MS - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SnapshotFile:
     """One file of the snapshots, and what it must be."""
 
     file: FileName
     partition: PartitionId
     record: SnapshotAuthorizationRecord | None = None  # of a manifest
-    chunk: Chunk | None = None
+    chunk: SnapshotChunk | None = None
 
 
-def pieces_of(catalog: Catalog) -> list[Piece]:
+def pieces_of(catalog: Catalog) -> list[SnapshotFile]:
     """Name the files that a start stands on: the newest snapshot's, and its chain's."""
     newest = catalog.newest
     if newest is None:
         return []
     partition = catalog.partition
-    found = {AUTHORIZATION_LOG: Piece(AUTHORIZATION_LOG, partition)}
+    found = {AUTHORIZATION_LOG: SnapshotFile(AUTHORIZATION_LOG, partition)}
     for each in catalog.chain(newest):
         record = each.record
         file = manifest_file(record.base_term, record.base_index, record.generation)
-        found[file] = Piece(file, partition, record=record)
+        found[file] = SnapshotFile(file, partition, record=record)
         for chunk in each.manifest.chunks:
             file = chunk_file(chunk.chunk_id)
-            found[file] = Piece(file, partition, chunk=chunk)
+            found[file] = SnapshotFile(file, partition, chunk=chunk)
     return list(found.values())
 
 
-def read_piece(storage: Storage, piece: Piece) -> CorruptSnapshot | None:
+def read_piece(storage: Storage, piece: SnapshotFile) -> CorruptSnapshot | None:
     """Check one file; return what is wrong with it."""
     try:
         if piece.chunk is not None:
@@ -73,22 +73,22 @@ class SnapshotScrub:
     def __init__(self) -> None:
         self._read_ms: dict[FileName, int] = {}
 
-    def take_round(self, now_ms: int, pieces: Iterable[Piece]) -> list[Piece]:
+    def take_round(self, now_ms: int, pieces: Iterable[SnapshotFile]) -> list[SnapshotFile]:
         """Return the part that one round reads: what was not read for longest."""
         known = self._know(now_ms, pieces)
         count = -(-len(known) // _ROUNDS_PER_COVERAGE)
         return sorted(known, key=lambda each: self._read_ms[each.file])[:count]
 
-    def take_all(self, now_ms: int, pieces: Iterable[Piece]) -> list[Piece]:
+    def take_all(self, now_ms: int, pieces: Iterable[SnapshotFile]) -> list[SnapshotFile]:
         """Return everything, to be read now: somebody asks."""
         return self._know(now_ms, pieces)
 
-    def _know(self, now_ms: int, pieces: Iterable[Piece]) -> list[Piece]:
+    def _know(self, now_ms: int, pieces: Iterable[SnapshotFile]) -> list[SnapshotFile]:
         known = list(pieces)
         self._read_ms = {each.file: self._read_ms.get(each.file, now_ms) for each in known}
         return known
 
-    def on_read(self, piece: Piece, now_ms: int) -> None:
+    def on_read(self, piece: SnapshotFile, now_ms: int) -> None:
         if piece.file in self._read_ms:
             self._read_ms[piece.file] = now_ms
 

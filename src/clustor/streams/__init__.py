@@ -22,7 +22,7 @@ from clustor.streams.errors import (
     UnknownStream,
     ViewExpired,
 )
-from clustor.streams.master import Automatic, Disabled, Fixed, MasterPolicy, choose_master
+from clustor.streams.master import Automatic, Disabled, FixedMaster, MasterPolicy, choose_master
 from clustor.streams.opening import (
     OpenedStore,
     StreamFinding,
@@ -51,7 +51,7 @@ __all__ = [
     "Custom",
     "CustomRule",
     "Disabled",
-    "Fixed",
+    "FixedMaster",
     "FixedSet",
     "Majority",
     "MasterPolicy",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from clustor.log.steps import FileName
 from clustor.streams.index import SparseIndex
 from clustor.streams.metadata import Definition, SegmentMeta
-from clustor.streams.piece import Piece
+from clustor.streams.piece import BatchPiece
 from clustor.streams.runs import FileCipher
 from clustor.streams.types import StreamPartitionId
 
@@ -29,9 +29,9 @@ class StreamFiles:
     digest_from: int = 0
     is_told: bool = False  # whether the metadata has its definition
     readable: tuple[SegmentMeta, ...] = ()  # the segments that finished plans have written
-    window: tuple[Piece, ...] = ()  # written, and kept for who reads the newest
-    in_flight: tuple[Piece, ...] = ()  # written by plans that are out
-    tail: Piece | None = None  # what no plan has written yet
+    window: tuple[BatchPiece, ...] = ()  # written, and kept for who reads the newest
+    in_flight: tuple[BatchPiece, ...] = ()  # written by plans that are out
+    tail: BatchPiece | None = None  # what no plan has written yet
     cipher: FileCipher | None = None  # of the last segment, if it is kept for the next flush
     index: SparseIndex | None = None  # of the last segment, if this start created it
     resumable: bool = False  # whether the last segment may be continued without its cipher
@@ -41,7 +41,7 @@ class StreamFiles:
     def __post_init__(self) -> None:
         self.readable = tuple(self.segments)
 
-    def take_tail(self) -> Piece:
+    def take_tail(self) -> BatchPiece:
         """Hand the tail over to a plan."""
         piece = self.tail
         assert piece is not None

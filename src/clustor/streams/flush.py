@@ -10,14 +10,14 @@ import msgspec
 
 from clustor.log.cipher import TAG_BYTES
 from clustor.log.keys import KeyRing
-from clustor.log.steps import Create, Delete, Step, Truncate, Write
+from clustor.log.steps import Create, DeleteFile, Step, Truncate, WriteFile
 from clustor.log.types import DekEpoch, LogId, PartitionId
 from clustor.streams.config import StreamConfig
 from clustor.streams.files import StreamFiles
 from clustor.streams.index import SparseIndex
 from clustor.streams.metadata import SegmentMeta, StoreRecord
 from clustor.streams.nonces import Writer
-from clustor.streams.piece import Piece
+from clustor.streams.piece import BatchPiece
 from clustor.streams.runs import (
     FILE_HEADER_BYTES,
     RUN_HEAD_BYTES,
@@ -72,13 +72,13 @@ class FileWriter:
         self._next_file_seq = next_file_seq
         self._writer = writer
 
-    def write(self, files: StreamFiles, piece: Piece, steps: list[Step]) -> None:
+    def write(self, files: StreamFiles, piece: BatchPiece, steps: list[Step]) -> None:
         """Plan a piece behind the last segment, in as many runs and files as it takes."""
         for part in piece.cut(self._config.run_bytes):
             self._prepare(files, part, steps)
             self._write_run(files, part, steps)
 
-    def _prepare(self, files: StreamFiles, piece: Piece, steps: list[Step]) -> None:
+    def _prepare(self, files: StreamFiles, piece: BatchPiece, steps: list[Step]) -> None:
         """See that the last segment takes the piece."""
         last = files.segments[-1] if files.segments else None
         if last is not None and (files.cipher is not None or files.resumable):
@@ -97,7 +97,7 @@ class FileWriter:
         steps.append(Truncate(part_file(files.partition, last.file_seq), last.size_bytes))
         files.cipher = self._cipher(files, last)
 
-    def _create(self, files: StreamFiles, piece: Piece, steps: list[Step]) -> None:
+    def _create(self, files: StreamFiles, piece: BatchPiece, steps: list[Step]) -> None:
         segment = SegmentMeta(
             file_seq=self._next_file_seq(),
             first_index=piece.first_index,
@@ -108,7 +108,7 @@ class FileWriter:
         )
         file = part_file(files.partition, segment.file_seq)
         header = file_header(self._record.group, self._record.store_id, files.partition, segment)
-        steps += (Create(file), Write(file, 0, encode_file_header(header)))
+        steps += (Create(file), WriteFile(file, 0, encode_file_header(header)))
         files.segments.append(segment)
         files.cipher = self._cipher(files, segment)
         files.index = SparseIndex(self._config.index_interval_bytes, FILE_HEADER_BYTES)
@@ -117,7 +117,7 @@ class FileWriter:
         header = file_header(self._record.group, self._record.store_id, files.partition, segment)
         return FileCipher(partition_key(self._keys, header), header)
 
-    def _write_run(self, files: StreamFiles, piece: Piece, steps: list[Step]) -> None:
+    def _write_run(self, files: StreamFiles, piece: BatchPiece, steps: list[Step]) -> None:
         last = files.segments[-1]
         assert files.cipher is not None
         newest = piece.max_timestamp
@@ -132,7 +132,7 @@ class FileWriter:
         )
         data = files.cipher.seal(head, piece.plaintext(), last.size_bytes)
         file = part_file(files.partition, last.file_seq)
-        steps.append(Write(file, last.size_bytes, data))
+        steps.append(WriteFile(file, last.size_bytes, data))
         end = last.size_bytes + len(data)
         if files.index is not None:
             files.index.add(piece.first_index, newest, last.size_bytes, end)
@@ -151,5 +151,5 @@ class FileWriter:
             seq = files.segments[-1].file_seq
             file = index_file(files.partition, seq)
             # Not synced: it is checked when read, and done without where it is bad.
-            steps += (Delete(file), Create(file), Write(file, 0, files.index.encode(seq)))
+            steps += (DeleteFile(file), Create(file), WriteFile(file, 0, files.index.encode(seq)))
         files.close_segment()

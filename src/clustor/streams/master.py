@@ -26,7 +26,7 @@ class Automatic:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedMaster:
     """This replica, member or not."""
 
     replica: ReplicaId
@@ -37,7 +37,7 @@ class Disabled:
     """No master."""
 
 
-MasterPolicy: TypeAlias = Automatic | Fixed | Disabled
+MasterPolicy: TypeAlias = Automatic | FixedMaster | Disabled
 
 
 def choose_master(
@@ -50,7 +50,7 @@ def choose_master(
                 (xxh3_64_intdigest(_DRAW.pack(partition, replica)), replica) for replica in members
             ]
             return max(draws)[1] if draws else None
-        case Fixed(replica):
+        case FixedMaster(replica):
             return replica
         case Disabled():
             return None

@@ -33,7 +33,7 @@ from clustor.log.steps import FileName
 from clustor.log.types import PartitionId
 from clustor.raft.types import ReplicaId
 from clustor.streams.errors import StreamMisuse
-from clustor.streams.master import Automatic, Disabled, Fixed, MasterPolicy
+from clustor.streams.master import Automatic, Disabled, FixedMaster, MasterPolicy
 from clustor.streams.quorum import Custom, FixedSet, Majority, QuorumPolicy, Threshold
 from clustor.streams.types import StoreId
 
@@ -92,6 +92,10 @@ class SegmentMeta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     dek_epoch: int
 
 
+_MASTER_MODES: Final = {Automatic: "Automatic", FixedMaster: "Fixed", Disabled: "Disabled"}
+"""The stored words; a class may get another name."""
+
+
 class Definition(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A partition's policies and its master, in plain values."""
 
@@ -114,7 +118,7 @@ class Definition(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
             quorum_number=number,
             quorum_replicas=tuple(replicas),
             quorum_name=name,
-            master_mode=type(master_policy).__name__,
+            master_mode=_MASTER_MODES[type(master_policy)],
             master=master,
         )
 
@@ -137,7 +141,7 @@ class Definition(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
             case "Automatic", _:
                 return Automatic()
             case "Fixed", int(replica):
-                return Fixed(ReplicaId(replica))
+                return FixedMaster(ReplicaId(replica))
             case "Disabled", _:
                 return Disabled()
         raise UnsupportedFormat("an unknown master policy", mode=self.master_mode)

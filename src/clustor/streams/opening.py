@@ -16,7 +16,7 @@ from enum import StrEnum
 from clustor.log.errors import ChecksumMismatch, LogError, MissingFile
 from clustor.log.keys import KeyRing
 from clustor.log.steps import (
-    Delete,
+    DeleteFile,
     FileName,
     MakeDirectory,
     Plan,
@@ -236,4 +236,4 @@ class _Opening:
         files += [FileName(f"{STREAMS_DIRECTORY}/{name}") for name in temporary]
         for file in files:
             self._find(StreamFindingKind.LEFTOVER_REMOVED, file)
-        return [*(Delete(file) for file in files), SyncDirectory(PARTS_DIRECTORY)]
+        return [*(DeleteFile(file) for file in files), SyncDirectory(PARTS_DIRECTORY)]

@@ -21,7 +21,7 @@ FRESH_MAX: Final = 32  # two for each batch
 BLOCK_BYTES_MIN: Final = 16 << 10  # a batch of this length is a block, with what was before it
 
 
-class Piece:
+class BatchPiece:
     """Consecutive batches, in the form in which a run holds them: rows of a table, and bytes."""
 
     __slots__ = ("_data", "_firsts", "_tables", "fresh")
@@ -50,9 +50,9 @@ class Piece:
             self._tables.append(table)
             self._data.append(data)
 
-    def frozen(self) -> Piece:
+    def frozen(self) -> BatchPiece:
         """Return what this holds now, which nothing changes any more; no batch is copied."""
-        twin = Piece()
+        twin = BatchPiece()
         twin.fresh = self.fresh[:]
         twin._firsts, twin._tables, twin._data = self._firsts[:], self._tables[:], self._data[:]
         return twin
@@ -101,13 +101,13 @@ class Piece:
         """Return what a run seals: the table, then the bytes of the batches."""
         return b"".join((*self._tables, *self.fresh[0::2], *self._data, *self.fresh[1::2]))
 
-    def cut(self, run_bytes: int) -> Iterator[Piece]:
+    def cut(self, run_bytes: int) -> Iterator[BatchPiece]:
         """Yield pieces of about `run_bytes` each; nearly always there is one."""
         size = self.size_bytes
         if size <= run_bytes:
             yield self
             return
-        part, size = Piece(), 0
+        part, size = BatchPiece(), 0
         for table, data in self._blocks(0):
             if size + len(table) + len(data) <= run_bytes:
                 part.add_block(table, data)
@@ -118,20 +118,20 @@ class Piece:
                 if size and size + length + ROW_BYTES > run_bytes:
                     part.add_block(table[start : nth * ROW_BYTES], data[begin:position])
                     yield part
-                    part, size, start, begin = Piece(), 0, nth * ROW_BYTES, position
+                    part, size, start, begin = BatchPiece(), 0, nth * ROW_BYTES, position
                 size += length + ROW_BYTES
                 position += length
             part.add_block(table[start:], data[begin:])
         yield part
 
-    def part(self, from_index: int, bytes_max: int) -> Piece | None:
+    def part(self, from_index: int, bytes_max: int) -> BatchPiece | None:
         """Return the batches from the one that holds `from_index`, until `bytes_max` is full.
 
         None where there is none. Whole blocks are shared, not copied.
         """
         if not self or from_index >= self.next_index:
             return None
-        found, room = Piece(), bytes_max
+        found, room = BatchPiece(), bytes_max
         for table, data in self._blocks(from_index):
             if room <= 0 and found:
                 break
@@ -140,12 +140,12 @@ class Piece:
             found.add_block(*block)
         return found
 
-    def newest(self, bytes_max: int) -> Piece:
+    def newest(self, bytes_max: int) -> BatchPiece:
         """Return the newest whole blocks within `bytes_max`: all of this, or less, or none."""
         self.settle()
         if self.size_bytes <= bytes_max:
             return self
-        twin, room, first = Piece(), bytes_max, len(self._tables)
+        twin, room, first = BatchPiece(), bytes_max, len(self._tables)
         while (
             first
             and (room := room - len(self._tables[first - 1]) - len(self._data[first - 1])) >= 0

@@ -17,7 +17,7 @@ from clustor.streams.errors import ViewExpired
 from clustor.streams.flush import file_header, partition_key
 from clustor.streams.index import SparseIndex, decode_index
 from clustor.streams.metadata import SegmentMeta
-from clustor.streams.piece import Piece
+from clustor.streams.piece import BatchPiece
 from clustor.streams.runs import (
     FILE_HEADER_BYTES,
     ROW_BYTES,
@@ -132,7 +132,7 @@ class StreamFileReader:
         return file.index(self._config.index_interval_bytes)
 
 
-def _newer(batches: Iterator[StreamChunk] | Iterator[Piece], timestamp: int) -> int | None:
+def _newer(batches: Iterator[StreamChunk] | Iterator[BatchPiece], timestamp: int) -> int | None:
     for some in batches:
         for first, _, _, at in some.rows():
             if at >= timestamp:

@@ -22,14 +22,14 @@ from crc32c import crc32c
 
 from clustor.log.keys import KeyRing
 from clustor.log.steps import (
-    Delete,
+    DeleteFile,
     FileName,
     Plan,
     Step,
     Sync,
     SyncDirectory,
     SyncFiles,
-    Write,
+    WriteFile,
     plan_replace,
 )
 from clustor.streams.changes import (
@@ -44,7 +44,7 @@ from clustor.streams.config import StreamConfig
 from clustor.streams.errors import StreamFenced, StreamMisuse, StreamOutOfOrder, UnknownStream
 from clustor.streams.files import StreamFiles
 from clustor.streams.flush import FileWriter
-from clustor.streams.master import Disabled, Fixed
+from clustor.streams.master import Disabled, FixedMaster
 from clustor.streams.metadata import (
     METADATA_FILE,
     Definition,
@@ -57,7 +57,7 @@ from clustor.streams.metadata import (
     fold,
 )
 from clustor.streams.nonces import Sequences
-from clustor.streams.piece import Piece
+from clustor.streams.piece import BatchPiece
 from clustor.streams.pins import Pins
 from clustor.streams.quorum import Majority
 from clustor.streams.runs import PARTS_DIRECTORY, ROW, ROW_BYTES, index_file, part_file
@@ -184,7 +184,7 @@ class StreamStore:
             if gone_at is None or raft_index > gone_at:
                 raise StreamMisuse("a removed partition's id is used again", partition=partition)
             return
-        master = change.master.replica if isinstance(change.master, Fixed) else None
+        master = change.master.replica if isinstance(change.master, FixedMaster) else None
         definition = Definition.of(change.quorum, change.master, master)
         known = self.partitions.get(partition)
         if known is None:
@@ -210,7 +210,7 @@ class StreamStore:
         files.next_index = change.first + change.count
         tail = files.tail
         if tail is None:
-            tail = files.tail = Piece()
+            tail = files.tail = BatchPiece()
             self._tails[partition] = files
             self._dirty.setdefault(partition, raft_index)
         tail.add_row(row, payload)
@@ -382,7 +382,7 @@ class StreamStore:
         if receipt.durable_raft_index is not None:
             self.durable_raft_index = receipt.durable_raft_index
 
-    def _let_go(self, files: StreamFiles, piece: Piece) -> None:
+    def _let_go(self, files: StreamFiles, piece: BatchPiece) -> None:
         """Keep what a plan has written for readers, unless the partition went on elsewhere."""
         is_here = self.partitions.get(files.partition) is files
         if is_here and piece.next_index > files.start_index:
@@ -464,7 +464,7 @@ class StreamStore:
         image = self._image
         for batch in batches_of(image.next_batch_seq, before, image.durable_raft_index, changes):
             # Synced one by one: a whole batch behind a torn one would look like damage.
-            steps += (Write(METADATA_FILE, self._metadata_bytes, batch), Sync(METADATA_FILE))
+            steps += (WriteFile(METADATA_FILE, self._metadata_bytes, batch), Sync(METADATA_FILE))
             self._metadata_bytes += len(batch)
             image.next_batch_seq += 1
         return tuple(steps)
@@ -480,5 +480,5 @@ def _delete(partition: int, segments: Iterable[SegmentMeta]) -> list[Step]:
     steps: list[Step] = []
     for segment in segments:
         names = (index_file(partition, segment.file_seq), part_file(partition, segment.file_seq))
-        steps += (Delete(name) for name in names)
+        steps += (DeleteFile(name) for name in names)
     return steps

@@ -15,7 +15,7 @@ from clustor.streams.errors import StreamOutOfRange
 from clustor.streams.files import StreamFiles
 from clustor.streams.index import SparseIndex
 from clustor.streams.metadata import SegmentMeta
-from clustor.streams.piece import Piece
+from clustor.streams.piece import BatchPiece
 from clustor.streams.runs import ROW, ROW_BYTES
 from clustor.streams.store import StreamStore
 from clustor.streams.types import (
@@ -40,7 +40,7 @@ class StreamView:
     start_index: int
     readable_next: int  # what stands behind may not be read yet
     segments: tuple[SegmentMeta, ...]
-    pieces: tuple[Piece, ...]  # in memory, in order, behind the segments; never changed
+    pieces: tuple[BatchPiece, ...]  # in memory, in order, behind the segments; never changed
     open_index: SparseIndex | None  # of the last segment, where the writer has it
 
     def check(self, index: int) -> None:
@@ -65,7 +65,7 @@ class StreamChunk:
         self.payloads = payloads
 
     @classmethod
-    def of_piece(cls, piece: Piece) -> StreamChunk:
+    def of_piece(cls, piece: BatchPiece) -> StreamChunk:
         """Join what a piece holds."""
         plaintext, split = memoryview(piece.plaintext()), piece.table_bytes
         return cls(piece.first_index, piece.next_index, plaintext[:split], plaintext[split:])
@@ -143,7 +143,9 @@ def _first_in_memory(files: StreamFiles) -> int | None:
     return files.tail.first_index if files.tail is not None else None
 
 
-def _parts(pieces: tuple[Piece, ...], from_index: int, bytes_max: int | None) -> Iterator[Piece]:
+def _parts(
+    pieces: tuple[BatchPiece, ...], from_index: int, bytes_max: int | None
+) -> Iterator[BatchPiece]:
     left = bytes_max
     for piece in pieces:
         part = piece.frozen() if left is None else piece.part(from_index, left)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from clustor.streams.files import StreamFiles
-from clustor.streams.piece import Piece
+from clustor.streams.piece import BatchPiece
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class StreamWindow:
         self._partition_bytes_max = partition_bytes_max
         self._held: OrderedDict[int, tuple[StreamFiles, int]] = OrderedDict()
 
-    def add(self, files: StreamFiles, piece: Piece) -> None:
+    def add(self, files: StreamFiles, piece: BatchPiece) -> None:
         """Keep the newest of a piece that the disk has, behind what is kept of its partition."""
         kept = piece.newest(self._partition_bytes_max)
         if kept is not piece:
@@ -55,7 +55,7 @@ class StreamWindow:
         for files, _ in list(self._held.values()):
             self.drop(files)
 
-    def _keep(self, files: StreamFiles, pieces: tuple[Piece, ...], size: int) -> None:
+    def _keep(self, files: StreamFiles, pieces: tuple[BatchPiece, ...], size: int) -> None:
         self._memory.window_bytes += size - self._size_of(files)
         files.window = pieces
         self._held[files.partition] = (files, size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from clustor.control.bundles import ActivationBarrier, BarrierState, WarmupReadiness, ready_ratio
-from clustor.control.cache import ControlCache, Moment
+from clustor.control.cache import ClockReading, ControlCache
 from clustor.control.draft import find, scan
 from clustor.control.features import Feature, FeatureGate
 from clustor.control.types import MILLION
@@ -24,7 +24,7 @@ _BARRIER_MEMBERS: Final = (
 
 
 def control_members(
-    cache: ControlCache | None, now: Moment
+    cache: ControlCache | None, now: ClockReading
 ) -> tuple[dict[str, object], dict[str, str]]:
     """Return the members, and for each that is None the reason why it is."""
     if cache is None:

@@ -1,4 +1,4 @@
-"""The six explanations: from the facts of a group to its sentence, its clause and its numbers."""
+"""Four of the explanations: from the facts of a group to its sentence, clause and numbers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from clustor import wire as w
-from clustor.flow import CreditHint, IngestStatus, ThrottleReason
 from clustor.raft.election import CampaignClause
 from clustor.replica.snapshots import EmissionClause
-from clustor.telemetry.why import Guardrail, Question, Why, replica_names
+from clustor.telemetry.why import Guardrail, Why, WhyQuestion, replica_names
 
 _NAMED_MAX: Final = 5
 _ROUNDS: Final = 2  # elections that may fail before silence is a cause
@@ -78,7 +77,7 @@ def explain_not_leader(facts: LeadingFacts) -> Why:
     away = tuple(sorted(set(facts.voters) - set(facts.reachable)))
     clause, sentence, remedy, reason = _not_leader(facts, away)
     return Why(
-        Question.NOT_LEADER,
+        WhyQuestion.NOT_LEADER,
         not facts.leads,
         clause,
         sentence,
@@ -162,142 +161,6 @@ def _names(members: Collection[int]) -> str:
     return ", ".join([*shown, f"{left_off} more"] if left_off else shown) or "nobody"
 
 
-# WhyCreditZero and WhyCreditHint.
-
-
-@dataclass(frozen=True, slots=True)
-class CreditFacts:
-    """What the admission of writes decided at its last look; its own words and numbers."""
-
-    leads: bool
-    leader_id: int | None
-    reason: ThrottleReason | None
-    ingest: IngestStatus
-    hint: CreditHint
-    entry_credits: int
-    byte_credits: int
-    entry_credit_max: int
-    byte_credit_max: int
-    credit_share: float
-    pressures: tuple[tuple[ThrottleReason, float], ...]
-    lags: tuple[tuple[int, int, str], ...]
-    """Replica, bytes behind, class of the lag."""
-    lag_slack_bytes: int
-    refused_total: int
-    hard_block: bool
-
-
-_THROTTLE: Final = {
-    ThrottleReason.WAL_DEVICE: ("the disk is slower than it may be", "look at the disk"),
-    ThrottleReason.FOLLOWER_LAG: (
-        "the quorum is slower than it may be, or a follower is far behind",
-        "look at the followers' disks and networks",
-    ),
-    ThrottleReason.APPLY_BUDGET: (
-        "more writes are under way than the credits allow",
-        "send less at once, or spread the load over more partitions",
-    ),
-    ThrottleReason.DISK_SOFT: ("the disk is nearly full", "free some room"),
-    ThrottleReason.DISK_HARD: (
-        "the disk is so full that the log could fail",
-        "free some room: writes come back by themselves",
-    ),
-}
-
-
-def explain_credit_zero(facts: CreditFacts) -> Why:
-    """Say why no more writes are admitted, or that some are."""
-    short = facts.entry_credits <= 0 or facts.byte_credits <= 0
-    holds = facts.leads and (short or facts.ingest is IngestStatus.BLOCKED)
-    clause, sentence, remedy = _credit_words(facts, holds=holds)
-    reason = _wire_reason(facts.reason or ThrottleReason.APPLY_BUDGET)
-    return Why(
-        Question.CREDIT_ZERO,
-        holds,
-        clause,
-        sentence,
-        remedy,
-        _credit_guardrails(facts),
-        _behind(facts),
-        (
-            ("reason", reason if holds else None),
-            ("entry_credits", max(0, facts.entry_credits)),
-            ("byte_credits", max(0, facts.byte_credits)),
-            ("lag_bytes", max((lag for _, lag, _ in facts.lags), default=0)),
-        ),
-    )
-
-
-def _credit_words(facts: CreditFacts, *, holds: bool) -> tuple[str, str, str]:
-    if not facts.leads:
-        where = "nobody leads it" if facts.leader_id is None else f"node {facts.leader_id} does"
-        return "NotLeader", f"this replica admits no writes because it does not lead: {where}", ""
-    share = f"{facts.credit_share:.0%} of the credits are given"
-    left = f"{max(0, facts.entry_credits)} entries and {max(0, facts.byte_credits)} bytes are left"
-    if facts.hard_block:
-        sentence = "an operator's structural_hard_block refuses every write"
-        return (
-            "StructuralHardBlock",
-            sentence,
-            "take `flow.structural_hard_block` out of every node's cluster.json",
-        )
-    if not holds:
-        slowed = f", slowed by {facts.reason}" if facts.reason is not None else ""
-        return "None", f"writes are admitted ({share}, {left}{slowed})", ""
-    because, remedy = _THROTTLE[facts.reason or ThrottleReason.APPLY_BUDGET]
-    return str(facts.reason or ThrottleReason.APPLY_BUDGET), f"{because}: {share}, {left}", remedy
-
-
-def explain_credit_hint(facts: CreditFacts) -> Why:
-    """Say why clients are told to recover, to hold or to shed."""
-    holds = facts.leads and facts.hint is not CreditHint.RECOVER
-    share = f"{facts.credit_share:.0%} of the credits are given"
-    told = {
-        CreditHint.RECOVER: "clients may send",
-        CreditHint.HOLD: "clients are told to keep their pace",
-        CreditHint.SHED: "clients are told to send less",
-    }[facts.hint]
-    because, remedy = _THROTTLE[facts.reason] if facts.reason is not None else ("", "")
-    if holds and not remedy:
-        remedy = "wait a moment: it recovers by itself"
-    sentence = f"{told}: {share}" + (f", because {because}" if because else "")
-    return Why(
-        Question.CREDIT_HINT,
-        holds,
-        str(facts.hint) if facts.leads else "NotLeader",
-        sentence if facts.leads else "this replica gives no credits because it does not lead",
-        remedy,
-        _credit_guardrails(facts),
-        _behind(facts),
-        (
-            ("credit_hint", w.CreditHint[facts.hint.name]),
-            ("throttle_reason", _wire_reason(facts.reason) if facts.reason is not None else None),
-        ),
-    )
-
-
-def _wire_reason(reason: ThrottleReason) -> w.ThrottleReason:
-    return w.ThrottleReason[reason.name]
-
-
-def _credit_guardrails(facts: CreditFacts) -> tuple[Guardrail, ...]:
-    worst = max((lag for _, lag, _ in facts.lags), default=0)
-    return (
-        Guardrail("entry_credits", max(0, facts.entry_credits), facts.entry_credit_max),
-        Guardrail("byte_credits", max(0, facts.byte_credits), facts.byte_credit_max),
-        Guardrail("credit_share_permille", int(facts.credit_share * 1000), 1000),
-        Guardrail("follower_lag_bytes", max(0, worst), facts.lag_slack_bytes),
-        *(
-            Guardrail(f"pressure_permille.{reason}", max(0, int(1000 * pressure)), 1000)
-            for reason, pressure in facts.pressures
-        ),
-    )
-
-
-def _behind(facts: CreditFacts) -> tuple[str, ...]:
-    return replica_names(member for member, _, lag_class in facts.lags if lag_class != "None")
-
-
 # WhySnapshotBlocked.
 
 
@@ -330,7 +193,7 @@ def explain_snapshot_blocked(facts: SnapshotFacts) -> Why:
     """Say why no snapshot can be emitted now, or that one can."""
     clause, sentence, remedy, reason = _snapshot_words(facts)
     return Why(
-        Question.SNAPSHOT_BLOCKED,
+        WhyQuestion.SNAPSHOT_BLOCKED,
         facts.failed is not None or facts.clause in _EMISSION,
         clause,
         sentence,
@@ -388,9 +251,9 @@ class DiskFacts:
 def explain_disk_blocked(facts: DiskFacts) -> Why:
     """Say why writes wait for the disk, or that they do not."""
     clause, sentence, remedy, reason = _disk_words(facts)
-    blocks = (w.ThrottleReason.DISK_HARD, w.ThrottleReason.WAL_DEVICE)
+    blocks = (w.ThrottleReasonCode.DISK_HARD, w.ThrottleReasonCode.WAL_DEVICE)
     return Why(
-        Question.DISK_BLOCKED,
+        WhyQuestion.DISK_BLOCKED,
         reason in blocks,
         clause,
         sentence,
@@ -409,28 +272,33 @@ def explain_disk_blocked(facts: DiskFacts) -> Why:
     )
 
 
-def _disk_words(facts: DiskFacts) -> tuple[str, str, str, w.ThrottleReason | None]:
+def _disk_words(facts: DiskFacts) -> tuple[str, str, str, w.ThrottleReasonCode | None]:
     if facts.failed is not None:
         words = f"its replica has stopped: {facts.failed}"
-        return "Failed", words, "mend the disk and start the node anew", w.ThrottleReason.DISK_HARD
+        return (
+            "Failed",
+            words,
+            "mend the disk and start the node anew",
+            w.ThrottleReasonCode.DISK_HARD,
+        )
     if facts.level == "DiskHard":
         words = f"only {facts.free_bytes} bytes are free: writes are refused before the log fails"
-        return "DiskHard", words, "free some room: writes come back", w.ThrottleReason.DISK_HARD
+        return "DiskHard", words, "free some room: writes come back", w.ThrottleReasonCode.DISK_HARD
     if facts.device_stalled:
         words = f"the disk counts as stalled: {facts.violations} syncs took over its bound"
-        return "DeviceStalled", words, "look at the disk", w.ThrottleReason.WAL_DEVICE
+        return "DeviceStalled", words, "look at the disk", w.ThrottleReasonCode.WAL_DEVICE
     if facts.write_age_ms > facts.latency_ms_max:
         words = f"a write has been waiting for the disk for {facts.write_age_ms} ms"
-        return "WriteOutstanding", words, "look at the disk", w.ThrottleReason.WAL_DEVICE
+        return "WriteOutstanding", words, "look at the disk", w.ThrottleReasonCode.WAL_DEVICE
     if facts.level == "DiskSoft":
         words = f"only {facts.free_bytes} bytes are free: a quarter of the credits is given"
-        return "DiskSoft", words, "free some room", w.ThrottleReason.DISK_SOFT
+        return "DiskSoft", words, "free some room", w.ThrottleReasonCode.DISK_SOFT
     if facts.free_bytes < facts.required_bytes:
         words = (
             f"{facts.free_bytes} bytes are free, and the next segment "
             f"reserves {facts.required_bytes}: writes go on until then"
         )
-        return "NoRoomForSegment", words, "free some room", w.ThrottleReason.DISK_SOFT
+        return "NoRoomForSegment", words, "free some room", w.ThrottleReasonCode.DISK_SOFT
     words = f"the disk takes writes in mode {facts.io_writer_mode}; {facts.free_bytes} bytes free"
     return "None", words, "", None
 
@@ -457,7 +325,7 @@ def explain_quarantined(facts: QuarantineFacts) -> Why:
     """Say why the partition is out of service here, or that it is not."""
     clause, sentence, remedy, reason = _quarantine_words(facts)
     return Why(
-        Question.QUARANTINED,
+        WhyQuestion.QUARANTINED,
         reason is not None,
         clause,
         sentence,
@@ -476,23 +344,34 @@ _REPAIR_WORDS: Final = {
     "Removed": "its group takes it in again and sends what it lacks",
     "Repaired": "it is whole, and the control plane is told",
 }
+_FENCED: Final = "Fenced"
+"""No repair: its machine fell over an error of our own, and its bytes are what was written."""
+_APPLY_FAULT: Final = w.QuarantineReasonCode.APPLY_FAULT
 _REPAIRS_ITSELF: Final = "wait: it repairs itself, and the others serve meanwhile"
 _REPAIR_REMEDIES: Final = {
     "Quarantined": "let a majority of the other replicas run; keep the disk for analysis",
 }
 
-_QUARANTINE_CAUSES: Final = {each.spelling: each for each in w.QuarantineReason}
+_QUARANTINE_CAUSES: Final = {each.spelling: each for each in w.QuarantineReasonCode}
 
 
 def _quarantine_words(
     facts: QuarantineFacts,
-) -> tuple[str, str, str, w.QuarantineReason | None]:
-    integrity = w.QuarantineReason.INTEGRITY
+) -> tuple[str, str, str, w.QuarantineReasonCode | None]:
+    integrity = w.QuarantineReasonCode.INTEGRITY
     if facts.repair_mode:
         words = "the node runs in repair mode: partitions are read-only"
-        return "RepairMode", words, "start it without --repair", w.QuarantineReason.ADMINISTRATIVE
+        return (
+            "RepairMode",
+            words,
+            "start it without --repair",
+            w.QuarantineReasonCode.ADMINISTRATIVE,
+        )
     if facts.repair is not None:
         phase, detail = facts.repair
+        if phase == _FENCED:
+            remedy = "mend the cause, then `quantum admin quarantines resume`, or start it anew"
+            return phase, f"its replica has stopped: {detail}", remedy, _APPLY_FAULT
         words = f"its bytes are not what was written ({detail}): {_REPAIR_WORDS[phase]}"
         return phase, words, _REPAIR_REMEDIES.get(phase, _REPAIRS_ITSELF), integrity
     if facts.ordered is not None:

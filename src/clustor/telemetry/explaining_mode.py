@@ -11,7 +11,7 @@ from typing import Final
 
 from clustor.log.group_fsync import GroupFsyncClause
 from clustor.log.types import DurabilityMode
-from clustor.telemetry.why import Guardrail, Question, Why
+from clustor.telemetry.why import Guardrail, Why, WhyQuestion
 
 NO_CLAUSE: Final = "None"
 
@@ -47,7 +47,7 @@ def explain_mode(facts: ModeReading) -> Why:
     """Say why a group does not have the mode that is placed, or that it does."""
     clause, sentence, remedy = _words(facts)
     return Why(
-        Question.DURABILITY_MODE,
+        WhyQuestion.DURABILITY_MODE,
         clause != NO_CLAUSE,
         clause,
         sentence,

@@ -19,39 +19,41 @@ _MILLISECONDS: Final = "_ms"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
 
 
 @dataclass(slots=True)
-class Family:
+class MetricFamily:
     """All series of one name. `name` has the dots of the specification: they become `_`."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     series: list[tuple[Labels, Value]] = field(default_factory=list)
     histogram: Histogram | None = None
 
 
-def counter(name: str, value: Value, text: str) -> Family:
-    return Family(name, Kind.COUNTER, text, [("", value)])
+def counter(name: str, value: Value, text: str) -> MetricFamily:
+    return MetricFamily(name, MetricKind.COUNTER, text, [("", value)])
 
 
-def gauge(name: str, value: Value, text: str) -> Family:
-    return Family(name, Kind.GAUGE, text, [("", value)])
+def gauge(name: str, value: Value, text: str) -> MetricFamily:
+    return MetricFamily(name, MetricKind.GAUGE, text, [("", value)])
 
 
-def histogram(name: str, observed: Histogram, text: str) -> Family:
-    return Family(name, Kind.HISTOGRAM, text, histogram=observed)
+def histogram(name: str, observed: Histogram, text: str) -> MetricFamily:
+    return MetricFamily(name, MetricKind.HISTOGRAM, text, histogram=observed)
 
 
-def by_label(kind: Kind, name: str, label: str, values: Mapping[str, Value], text: str) -> Family:
+def by_label(
+    kind: MetricKind, name: str, label: str, values: Mapping[str, Value], text: str
+) -> MetricFamily:
     """Make one series for each value of one label; who calls has a closed list of them."""
     series = [(labels(**{label: each}), value) for each, value in sorted(values.items())]
-    return Family(name, kind, text, series)
+    return MetricFamily(name, kind, text, series)
 
 
 def labels(**values: str) -> Labels:
@@ -64,7 +66,7 @@ def series_name(name: str) -> str:
     return name.replace(".", "_").replace("-", "_")
 
 
-def encode_families(families: Iterable[Family]) -> bytes:
+def encode_families(families: Iterable[MetricFamily]) -> bytes:
     """Write families one behind the other; a family without series is left out."""
     lines: list[str] = []
     for family in families:
@@ -74,7 +76,7 @@ def encode_families(families: Iterable[Family]) -> bytes:
     return ("\n".join(lines) + "\n").encode() if lines else b""
 
 
-def in_seconds(family: Family) -> Family:
+def in_seconds(family: MetricFamily) -> MetricFamily:
     """Give the twin of a family in milliseconds, under the unit that Prometheus wants.
 
     The names in milliseconds are the specification's (clustor §13.1), so both are there.
@@ -83,13 +85,13 @@ def in_seconds(family: Family) -> Family:
     text = family.help.replace("milliseconds", "seconds")
     series = [(each, value / 1000) for each, value in family.series]
     if family.histogram is None:
-        return Family(name, family.kind, text, list(series))
+        return MetricFamily(name, family.kind, text, list(series))
     twin = Histogram(tuple(bound / 1000 for bound in family.histogram.bounds))
     twin.counts, twin.total = list(family.histogram.counts), family.histogram.total / 1000
-    return Family(name, family.kind, text, histogram=twin)
+    return MetricFamily(name, family.kind, text, histogram=twin)
 
 
-def _lines(family: Family) -> list[str]:
+def _lines(family: MetricFamily) -> list[str]:
     name = series_name(family.name)
     text = family.help.replace("\\", r"\\").replace("\n", r"\n")
     lines = [f"# HELP {name} {text}", f"# TYPE {name} {family.kind}"]

@@ -84,7 +84,7 @@ class Incident:
         return self.kind in SAFETY_CRITICAL
 
 
-class Verdict(StrEnum):
+class AlertOutcome(StrEnum):
     """What was done about an alert."""
 
     TOLD = "Told"
@@ -119,19 +119,19 @@ class IncidentLog:
         *,
         active_partitions: int,
         facts: Mapping[str, str] | None = None,
-    ) -> Verdict:
+    ) -> AlertOutcome:
         """Take an alert about a partition (0: about the node)."""
         known = self._newest.get((kind, partition))
         if known is not None and now_ms - known.at_ms < self.cooldown_ms:
             known.repeats, known.last_ms = known.repeats + 1, now_ms
-            return Verdict.REPEATED
+            return AlertOutcome.REPEATED
         if self._joins(kind, partition, now_ms):
-            return Verdict.JOINED
+            return AlertOutcome.JOINED
         if kind not in SAFETY_CRITICAL and not self._has_room(now_ms, active_partitions):
             self.held_back_total += 1
-            return Verdict.HELD_BACK
+            return AlertOutcome.HELD_BACK
         self._tell(kind, partition, now_ms, facts or {})
-        return Verdict.TOLD
+        return AlertOutcome.TOLD
 
     def _joins(self, kind: IncidentClass, partition: int, now_ms: int) -> bool:
         latest = self._latest.get(kind)

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from clustor.telemetry.exposition import Family, Kind, by_label, counter, gauge, histogram, labels
+from clustor.telemetry.exposition import (
+    MetricFamily,
+    MetricKind,
+    by_label,
+    counter,
+    gauge,
+    histogram,
+    labels,
+)
 from clustor.telemetry.meters import NodeMeters
 
 SCHEMA_VERSION: Final = 1
@@ -108,20 +116,20 @@ class Totals:
             self._gate_blocked.update(reading.gate_blocked)
         self._credit_share = min(self._credit_share, reading.credit_share)
 
-    def families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[MetricFamily]:
         """Give what was added up."""
         yield gauge("clustor.raft.groups", self.groups, "Groups that this node hosts")
         for name, attribute, label, text in _BY_STATE:
-            yield by_label(Kind.GAUGE, name, label, self._states[attribute], text)
+            yield by_label(MetricKind.GAUGE, name, label, self._states[attribute], text)
         for name, attribute, kind, text in _SUMS:
-            yield Family(name, kind, text, [("", self._sums[attribute])])
+            yield MetricFamily(name, kind, text, [("", self._sums[attribute])])
         for name, attribute, text in _MOST:
             yield gauge(name, self._most[attribute], text)
         yield gauge(
             "clustor.flow.credit_share_min", self._credit_share, "Least share of credits given"
         )
         yield by_label(
-            Kind.COUNTER,
+            MetricKind.COUNTER,
             "clustor.raft.strict_fallback_gate_blocked_total",
             "operation",
             self._gate_blocked,
@@ -203,58 +211,78 @@ _BY_STATE: Final = (
     ),
 )
 _SUMS: Final = (
-    ("clustor.raft.groups_failed", "is_failed", Kind.GAUGE, "Groups whose replica has stopped"),
-    ("clustor.raft.groups_leaderless", "is_leaderless", Kind.GAUGE, "Groups that nobody leads"),
-    ("clustor.raft.commits_total", "commit_index", Kind.COUNTER, "Committed entries"),
-    ("clustor.raft.applies_total", "applied_index", Kind.COUNTER, "Applied entries"),
-    ("clustor.raft.unanswered_requests", "unanswered", Kind.GAUGE, "Requests under way"),
-    ("clustor.raft.clock_guard_alarm", "clock_guard_alarm", Kind.GAUGE, "Groups with an alarm"),
+    (
+        "clustor.raft.groups_failed",
+        "is_failed",
+        MetricKind.GAUGE,
+        "Groups whose replica has stopped",
+    ),
+    (
+        "clustor.raft.groups_leaderless",
+        "is_leaderless",
+        MetricKind.GAUGE,
+        "Groups that nobody leads",
+    ),
+    ("clustor.raft.commits_total", "commit_index", MetricKind.COUNTER, "Committed entries"),
+    ("clustor.raft.applies_total", "applied_index", MetricKind.COUNTER, "Applied entries"),
+    ("clustor.raft.unanswered_requests", "unanswered", MetricKind.GAUGE, "Requests under way"),
+    (
+        "clustor.raft.clock_guard_alarm",
+        "clock_guard_alarm",
+        MetricKind.GAUGE,
+        "Groups with an alarm",
+    ),
     (
         "clustor.raft.observer_capability_state",
         "observers_allowed",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Groups that admit observers",
     ),
     (
         "clustor.raft.strict_fallback_blocking_read_index",
         "blocks_read_index",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Groups led here whose latch refuses ReadIndex",
     ),
     (
         "clustor.raft.strict_fallback_pending_entries",
         "strict_fallback_pending_entries",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Entries since the latch was set",
     ),
-    ("clustor.wal.log_bytes", "log_bytes", Kind.GAUGE, "Bytes behind the newest compaction"),
-    ("clustor.wal.syncs_total", "syncs", Kind.COUNTER, "Syncs done"),
-    ("clustor.wal.device_stalled", "device_stalled", Kind.GAUGE, "Groups on a stalled disk"),
-    ("clustor.flow.refused_total", "refused_total", Kind.COUNTER, "Commands without credits"),
+    ("clustor.wal.log_bytes", "log_bytes", MetricKind.GAUGE, "Bytes behind the newest compaction"),
+    ("clustor.wal.syncs_total", "syncs", MetricKind.COUNTER, "Syncs done"),
+    ("clustor.wal.device_stalled", "device_stalled", MetricKind.GAUGE, "Groups on a stalled disk"),
+    ("clustor.flow.refused_total", "refused_total", MetricKind.COUNTER, "Commands without credits"),
     (
         "clustor.flow.pid_auto_tune_adjust_total",
         "pid_auto_tune_adjust_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Gains changed",
     ),
-    ("clustor.snapshot.installing", "is_installing", Kind.GAUGE, "Snapshots being installed"),
+    ("clustor.snapshot.installing", "is_installing", MetricKind.GAUGE, "Snapshots being installed"),
     (
         "clustor.snapshot.install_chunks_missing",
         "install_chunks_missing",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Chunks of them that did not come yet",
     ),
-    ("clustor.snapshot.install_chunks", "install_chunks", Kind.GAUGE, "Chunks that they have"),
+    (
+        "clustor.snapshot.install_chunks",
+        "install_chunks",
+        MetricKind.GAUGE,
+        "Chunks that they have",
+    ),
     (
         "clustor.wal.durability_fence_active",
         "is_failed",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Groups whose log takes no writes any more",
     ),
     (
         "clustor.snapshot.groups_readable",
         "can_read_snapshot",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Groups that serve snapshot reads",
     ),
 )
@@ -282,7 +310,7 @@ _MOST: Final = (
 )
 
 
-def meter_families(meters: NodeMeters) -> Iterator[Family]:
+def meter_families(meters: NodeMeters) -> Iterator[MetricFamily]:
     """Give what the node itself has counted."""
     yield histogram(
         "clustor.wal.fsync_latency_ms", meters.fsync_latency_ms, "Time of one sync, milliseconds"
@@ -311,29 +339,49 @@ def meter_families(meters: NodeMeters) -> Iterator[Family]:
         ("clustor.raft.refused_total", "reason", meters.refused, "Requests refused by the group"),
         ("clustor.raft.notes_total", "kind", meters.notes, "What groups found worth a note"),
     ):
-        yield by_label(Kind.COUNTER, name, label, values, text)
+        yield by_label(MetricKind.COUNTER, name, label, values, text)
 
 
-_DETAIL: Final[tuple[tuple[str, Kind, str, Callable[[GroupReading], float]], ...]] = (
-    ("clustor.raft.group_leads", Kind.GAUGE, "1 on the leader", lambda g: g.role == "Leader"),
-    ("clustor.raft.group_leaderless", Kind.GAUGE, "1: nobody leads", lambda g: g.is_leaderless),
-    ("clustor.raft.group_term", Kind.GAUGE, "Term", lambda g: g.term),
-    ("clustor.raft.group_commit_index", Kind.GAUGE, "Committed", lambda g: g.commit_index),
-    ("clustor.raft.group_applied_index", Kind.GAUGE, "Applied", lambda g: g.applied_index),
-    ("clustor.wal.group_durable_index", Kind.GAUGE, "Durable here", lambda g: g.durable_index),
-    ("clustor.flow.group_lag_bytes", Kind.GAUGE, "Slowest follower's lag", lambda g: g.lag_bytes),
-    ("clustor.flow.group_credit_share", Kind.GAUGE, "Credits given", lambda g: g.credit_share),
+_DETAIL: Final[tuple[tuple[str, MetricKind, str, Callable[[GroupReading], float]], ...]] = (
+    ("clustor.raft.group_leads", MetricKind.GAUGE, "1 on the leader", lambda g: g.role == "Leader"),
+    (
+        "clustor.raft.group_leaderless",
+        MetricKind.GAUGE,
+        "1: nobody leads",
+        lambda g: g.is_leaderless,
+    ),
+    ("clustor.raft.group_term", MetricKind.GAUGE, "Term", lambda g: g.term),
+    ("clustor.raft.group_commit_index", MetricKind.GAUGE, "Committed", lambda g: g.commit_index),
+    ("clustor.raft.group_applied_index", MetricKind.GAUGE, "Applied", lambda g: g.applied_index),
+    (
+        "clustor.wal.group_durable_index",
+        MetricKind.GAUGE,
+        "Durable here",
+        lambda g: g.durable_index,
+    ),
+    (
+        "clustor.flow.group_lag_bytes",
+        MetricKind.GAUGE,
+        "Slowest follower's lag",
+        lambda g: g.lag_bytes,
+    ),
+    (
+        "clustor.flow.group_credit_share",
+        MetricKind.GAUGE,
+        "Credits given",
+        lambda g: g.credit_share,
+    ),
 )
 
 
 def detail_families(
     readings: Iterable[GroupReading], left_off: int = 0, *, bytes_max: int = DETAIL_BYTES_MAX
-) -> list[Family]:
+) -> list[MetricFamily]:
     """Give series for each group, for as many as fit; the last family counts those left off.
 
     `left_off` were left off before.
     """
-    families = [Family(name, kind, text) for name, kind, text, _ in _DETAIL]
+    families = [MetricFamily(name, kind, text) for name, kind, text, _ in _DETAIL]
     room = bytes_max - _DETAIL_OVERHEAD_BYTES
     for reading in readings:
         values = [int(v) if (v := each(reading)) == int(v) else v for *_, each in _DETAIL]
@@ -351,9 +399,11 @@ def detail_families(
     return [*families, gauge("metrics.detail_groups_left_off", left_off, text)]
 
 
-def schema_families(git_sha: str, version: str) -> Iterator[Family]:
+def schema_families(git_sha: str, version: str) -> Iterator[MetricFamily]:
     """Give what every scrape begins with (§13.1)."""
     yield gauge("metrics.schema_version", SCHEMA_VERSION, "Version of these names")
-    yield by_label(Kind.GAUGE, "metrics.build_git_sha", "git_sha", {git_sha: 1}, "What runs here")
+    yield by_label(
+        MetricKind.GAUGE, "metrics.build_git_sha", "git_sha", {git_sha: 1}, "What runs here"
+    )
     about = "Version, commit, Python and whether it is compiled"
-    yield by_label(Kind.GAUGE, "metrics.build_version", "version", {version: 1}, about)
+    yield by_label(MetricKind.GAUGE, "metrics.build_version", "version", {version: 1}, about)

@@ -23,7 +23,7 @@ ID_CHARACTERS_MAX: Final = 128
 SENTENCE_CHARACTERS_MAX: Final = 2_048
 
 
-class Question(StrEnum):
+class WhyQuestion(StrEnum):
     """The six questions, spelled as in §13.2, and one of our own."""
 
     NOT_LEADER = "WhyNotLeader"
@@ -35,14 +35,14 @@ class Question(StrEnum):
     DURABILITY_MODE = "WhyDurabilityMode"
 
 
-def question_of(text: str) -> Question | None:
+def question_of(text: str) -> WhyQuestion | None:
     """Read a question in the specification's casing, or as `not-leader`."""
     wanted = text.lower().removeprefix("why").replace("-", "").replace("_", "")
-    return next((each for each in Question if each.lower().removeprefix("why") == wanted), None)
+    return next((each for each in WhyQuestion if each.lower().removeprefix("why") == wanted), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ExplanationPlace:
     """Where and when an explanation was made: the header of every envelope (§8.2)."""
 
     generated_at: int
@@ -65,7 +65,7 @@ class Guardrail:
 class Why:
     """One explanation. `holds` says whether what was asked about is so at all."""
 
-    question: Question
+    question: WhyQuestion
     holds: bool
     clause: str
     sentence: str
@@ -76,7 +76,7 @@ class Why:
     """Members of the envelope beside the header; enumerations are the wire's."""
 
 
-def encode_why(place: Place, why: Why) -> bytes:
+def encode_why(place: ExplanationPlace, why: Why) -> bytes:
     """Write canonical JSON of at most 32 KiB; wide integers are decimal strings."""
     page = w.page_of(one[:ID_CHARACTERS_MAX] for one in why.involved)
     members: dict[str, object] = {
@@ -103,7 +103,7 @@ def encode_why(place: Place, why: Why) -> bytes:
     return encoded
 
 
-def _page(page: w.IdPage) -> dict[str, object]:
+def _page(page: w.IdPageBody) -> dict[str, object]:
     left_off = str(page.truncated_ids_count)
     shown: dict[str, object] = {"ids": page.ids, "truncated_ids_count": left_off}
     if page.continuation_token is not None:
@@ -117,7 +117,7 @@ def _member(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def plain(place: Place, why: Why) -> object:
+def plain(place: ExplanationPlace, why: Why) -> object:
     """Return the same as an object, for who does not want bytes."""
     return msgspec.json.decode(encode_why(place, why))
 

@@ -16,11 +16,21 @@ from .chunks import (
     TOTAL_COUNT_MAX,
 )
 from .errors import MAIN_CODES, RESERVED_CODES, VENDOR_CODES, WIRE_ERRORS
-from .fields import FieldSpec, Fixed, JsonForm, Kind, Nested, Repeated, Slice, fields_of
+from .fields import (
+    FieldSpec,
+    FixedField,
+    JsonForm,
+    Kind,
+    Nested,
+    RepeatedField,
+    SliceField,
+    fields_of,
+)
 from .handshake import CATALOG_VERSION, WireExtension
+from .names import catalog_name
 from .pages import IDS_MAX
-from .stream import Batch, Route
-from .table import BATCH_ID, TABLE, Row
+from .stream import PacketBatch, PacketRoute
+from .table import BATCH_ID, TABLE, WireRow
 from .types import (
     EXPERIMENTAL,
     EXPLAIN_BODY_BYTES_MAX,
@@ -39,12 +49,12 @@ def catalog() -> dict[str, Any]:
         "catalog_version": {"major": CATALOG_VERSION.major, "minor": CATALOG_VERSION.minor},
         "frame": _frame(),
         "stream": {
-            "batch": {"message_id": BATCH_ID, "fields": _fields(Batch)},
-            "route": _fields(Route),
+            "batch": {"message_id": BATCH_ID, "fields": _fields(PacketBatch)},
+            "route": _fields(PacketRoute),
         },
         "messages": [_message(row) for row in TABLE],
-        "records": {record.__name__: _fields(record) for record in nested_classes()},
-        "enums": {members.__name__: _enum(members) for members in _enums()},
+        "records": {catalog_name(record): _fields(record) for record in nested_classes()},
+        "enums": {catalog_name(members): _enum(members) for members in _enums()},
         "experimental_discriminants": _range(EXPERIMENTAL),
         "extensions": {each.spelling: int(each) for each in WireExtension},
         "chunked_list": _chunked_list(),
@@ -65,7 +75,7 @@ def wide_int_registry() -> dict[str, Any]:
     or record, each with its form.
     """
     listed = {row.name: row.message for row in TABLE}
-    listed |= {record.__name__: record for record in nested_classes()}
+    listed |= {catalog_name(record): record for record in nested_classes()}
     registry = {name: _wide_fields(message) for name, message in listed.items()}
     return {
         "catalog_version": {"major": CATALOG_VERSION.major, "minor": CATALOG_VERSION.minor},
@@ -107,7 +117,7 @@ def _chunked_list() -> dict[str, Any]:
     }
 
 
-def _message(row: Row) -> dict[str, Any]:
+def _message(row: WireRow) -> dict[str, Any]:
     return {
         "message_id": row.message_id,
         "name": row.name,
@@ -132,11 +142,11 @@ def _field(spec: FieldSpec) -> dict[str, Any]:
 
 def _kind(kind: Kind) -> dict[str, Any]:
     match kind:
-        case Fixed() | Slice():
+        case FixedField() | SliceField():
             return {"type": kind.name, "json": kind.json.value}
         case Nested(message):
-            return {"type": f"record:{message.__name__}"}
-        case Repeated():
+            return {"type": f"record:{catalog_name(message)}"}
+        case RepeatedField():
             return {
                 "type": "list",
                 "item": _kind(kind.item),
@@ -157,8 +167,8 @@ def _range(codes: range) -> list[int]:
 def _wide_fields(message: type[Any]) -> dict[str, str]:
     wide: dict[str, str] = {}
     for spec in fields_of(message):
-        item = spec.kind.item if isinstance(spec.kind, Repeated) else spec.kind
-        if isinstance(item, Fixed | Slice) and item.json in _WIDE:
+        item = spec.kind.item if isinstance(spec.kind, RepeatedField) else spec.kind
+        if isinstance(item, FixedField | SliceField) and item.json in _WIDE:
             wide[spec.name] = item.json.value
     return wide
 
@@ -184,11 +194,11 @@ def _enums() -> list[type[WireEnum]]:
         item.members
         for message in classes
         for item in _items(message)
-        if isinstance(item, Fixed) and item.members is not None
+        if isinstance(item, FixedField) and item.members is not None
     )
     return list(dict.fromkeys(members))
 
 
 def _items(message: type[Any]) -> Iterator[Kind]:
     for spec in fields_of(message):
-        yield spec.kind.item if isinstance(spec.kind, Repeated) else spec.kind
+        yield spec.kind.item if isinstance(spec.kind, RepeatedField) else spec.kind

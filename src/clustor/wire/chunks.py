@@ -43,7 +43,7 @@ _U32 = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ItemChunk:
     """A checked chunk; `items` holds the encoded items, lengths included."""
 
     total_count: int
@@ -90,7 +90,7 @@ def _encode_chunk(
     return chunk + _U32.pack(crc32c(chunk)) if has_crc else chunk
 
 
-def decode_chunk(payload: Buffer) -> Chunk:
+def decode_chunk(payload: Buffer) -> ItemChunk:
     """Check one chunk by itself and return it, or raise the WireError that says what is wrong."""
     if len(payload) > CHUNK_BYTES_MAX:
         raise WireBodyTooLarge("chunk too large", length=len(payload), limit=CHUNK_BYTES_MAX)
@@ -100,7 +100,7 @@ def decode_chunk(payload: Buffer) -> Chunk:
     _check_header(total_count, offset, count, flags)
     end = _items_end(payload, count)
     _check_tail(payload, end, has_crc=bool(flags & HAS_CRC))
-    return Chunk(total_count, offset, count, bytes(payload[_HEADER.size : end]))
+    return ItemChunk(total_count, offset, count, bytes(payload[_HEADER.size : end]))
 
 
 def _check_header(total_count: int, offset: int, count: int, flags: int) -> None:
@@ -152,7 +152,7 @@ class Reassembly:
     __slots__ = ("_aborted", "_chunks", "_held_bytes", "_held_count", "_offsets", "_total_count")
 
     def __init__(self) -> None:
-        self._chunks: dict[int, Chunk] = {}  # by chunk_offset; their item ranges are disjoint
+        self._chunks: dict[int, ItemChunk] = {}  # by chunk_offset; their item ranges are disjoint
         self._offsets: list[int] = []  # the keys of _chunks, ascending
         self._total_count: int | None = None  # None until the first chunk
         self._held_count = 0
@@ -202,7 +202,7 @@ class Reassembly:
         self._offsets.clear()
         self._held_bytes = 0
 
-    def _add(self, chunk: Chunk) -> None:
+    def _add(self, chunk: ItemChunk) -> None:
         if self._total_count not in (None, chunk.total_count):
             raise WireChunkReassemblyAborted(
                 "chunks disagree on the list", first=self._total_count, now=chunk.total_count
@@ -221,7 +221,7 @@ class Reassembly:
         self._held_count += chunk.chunk_len
         self._held_bytes = held_bytes
 
-    def _place_of(self, chunk: Chunk) -> int:
+    def _place_of(self, chunk: ItemChunk) -> int:
         """Find where the chunk goes among its neighbours, or raise WireChunkOverlap."""
         start, end = chunk.chunk_offset, chunk.chunk_offset + chunk.chunk_len
         place = bisect_left(self._offsets, start)
@@ -242,7 +242,7 @@ class Reassembly:
             )
 
 
-def _split(chunk: Chunk) -> Iterator[bytes]:
+def _split(chunk: ItemChunk) -> Iterator[bytes]:
     start = 0
     for _ in range(chunk.chunk_len):
         (length,) = _U32.unpack_from(chunk.items, start)

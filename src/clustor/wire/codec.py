@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from .errors import WireMisuse, WireUnknownField
-from .fields import FieldSpec, Fixed, fields_of
+from .fields import FieldSpec, FixedField, fields_of
 from .types import BASELINE, Buffer, Dialect
 from .values import FLAG_VALUES, Value, meaning, meanings_of, too_short, value_of
 
@@ -91,7 +91,7 @@ def codec_of(message: type[Message]) -> Codec[Message]:
 
 def _steps_of(specs: Iterable[FieldSpec]) -> tuple[_Step, ...]:
     steps: list[_Step] = []
-    for fixed, group in groupby(specs, lambda s: isinstance(s.kind, Fixed) and not s.optional):
+    for fixed, group in groupby(specs, lambda s: isinstance(s.kind, FixedField) and not s.optional):
         if fixed:
             steps.append(_FixedRun(list(group)))
         else:
@@ -110,7 +110,7 @@ class _FixedRun:
     __slots__ = ("_digests", "_get", "_meanings", "_names", "_pack", "_size", "_unpack_from")
 
     def __init__(self, specs: list[FieldSpec]) -> None:
-        kinds = [spec.kind for spec in specs if isinstance(spec.kind, Fixed)]
+        kinds = [spec.kind for spec in specs if isinstance(spec.kind, FixedField)]
         layout = struct.Struct("<" + "".join(kind.code for kind in kinds))
         self._pack = layout.pack
         self._unpack_from = layout.unpack_from

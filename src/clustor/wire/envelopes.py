@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
-from .fields import BYTES, COUNTER32, TEXT, U16, U32, U64, Nested, Optional, Repeated, enum
-from .pages import IDS_MAX, IdPage
+from .fields import BYTES, COUNTER32, TEXT, U16, U32, U64, Nested, Optional, RepeatedField, enum
+from .pages import IDS_MAX, IdPageBody
 from .types import (
-    CacheState,
+    CacheStateCode,
     Capability,
-    CreditHint,
+    CreditHintCode,
     DurabilityModeEpoch,
-    DurabilityStatus,
-    IngestStatus,
+    DurabilityStatusCode,
+    IngestStatusCode,
     IoWriterMode,
     LeaseEpoch,
     LogIndex,
@@ -25,14 +25,14 @@ from .types import (
     ModeConflictReason,
     NotLeaderReason,
     PartitionId,
-    QuarantineReason,
+    QuarantineReasonCode,
     ReplicaId,
     RevocationReason,
     RoutingEpoch,
     SegmentSeq,
     SnapshotBlockedReason,
     SnapshotInvalidReason,
-    ThrottleReason,
+    ThrottleReasonCode,
     TraceId,
     UnavailableReason,
     UnixMs,
@@ -60,7 +60,7 @@ class RoutingEpochMismatch(EnvelopeHeader):
 
 
 @dataclass(slots=True)
-class ModeConflict(EnvelopeHeader):
+class ModeConflictEnvelope(EnvelopeHeader):
     """A durability mode epoch that is behind, or a mode that strict fallback forbids (§9.3)."""
 
     reason: Annotated[ModeConflictReason, enum(ModeConflictReason)]
@@ -74,7 +74,7 @@ class ControlPlaneUnavailable(EnvelopeHeader):
 
     reason: Annotated[UnavailableReason, enum(UnavailableReason)]
     retry_after_ms: Annotated[int, COUNTER32]
-    cache_state: Annotated[CacheState, enum(CacheState)]
+    cache_state: Annotated[CacheStateCode, enum(CacheStateCode)]
     cache_age_ms: Annotated[int, U64]
     decision_trace_id: Annotated[TraceId, TEXT]
 
@@ -99,22 +99,22 @@ class SnapshotDeltaInvalidated(EnvelopeHeader):
 
 
 @dataclass(slots=True)
-class ThrottleEnvelope(EnvelopeHeader):
+class ThrottleEnvelopeBody(EnvelopeHeader):
     """Ingest is slowed down or stopped: why, for how long, and what is waiting (§11.1)."""
 
-    reason: Annotated[ThrottleReason, enum(ThrottleReason)]
+    reason: Annotated[ThrottleReasonCode, enum(ThrottleReasonCode)]
     retry_after_ms: Annotated[int, COUNTER32]
     throttled_ms: Annotated[int, U64]
     backlog_entries: Annotated[int, U64]
     backlog_bytes: Annotated[int, U64]
     entry_credits: Annotated[int, U64]
     byte_credits: Annotated[int, U64]
-    credit_hint: Annotated[CreditHint, enum(CreditHint)]
-    ingest_status_code: Annotated[IngestStatus, enum(IngestStatus)]
-    durability_status_code: Annotated[DurabilityStatus, enum(DurabilityStatus)]
+    credit_hint: Annotated[CreditHintCode, enum(CreditHintCode)]
+    ingest_status_code: Annotated[IngestStatusCode, enum(IngestStatusCode)]
+    durability_status_code: Annotated[DurabilityStatusCode, enum(DurabilityStatusCode)]
     io_writer_mode: Annotated[IoWriterMode, enum(IoWriterMode)]
     decision_trace_id: Annotated[TraceId, TEXT]
-    throttled: Annotated[IdPage, Nested(IdPage)]
+    throttled: Annotated[IdPageBody, Nested(IdPageBody)]
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class FollowerCapabilityRevoked(EnvelopeHeader):
 
 
 @dataclass(slots=True)
-class SnapshotChunkAuthFailure(EnvelopeHeader):
+class SnapshotChunkAuthFailureEnvelope(EnvelopeHeader):
     """A snapshot chunk's tag did not authenticate."""
 
     manifest_id: Annotated[ManifestId, TEXT]
@@ -135,7 +135,7 @@ class SnapshotChunkAuthFailure(EnvelopeHeader):
 
 
 @dataclass(slots=True)
-class SnapshotDeltaRetired(EnvelopeHeader):
+class SnapshotDeltaRetiredEnvelope(EnvelopeHeader):
     """A delta chain ended at its bound; the next snapshot is a full one."""
 
     manifest_id: Annotated[ManifestId, TEXT]
@@ -188,65 +188,66 @@ class GuardrailDelta:
 
 
 @dataclass(slots=True)
-class Explanation(EnvelopeHeader):
+class ExplanationEnvelope(EnvelopeHeader):
     """What all six explanations share (§13.2); `guardrail_deltas` ascend by name."""
 
     decision_trace_id: Annotated[TraceId, TEXT]
     guardrail_deltas: Annotated[
-        list[GuardrailDelta], Repeated(Nested(GuardrailDelta), items_max=IDS_MAX, ascending=True)
+        list[GuardrailDelta],
+        RepeatedField(Nested(GuardrailDelta), items_max=IDS_MAX, ascending=True),
     ]
-    involved: Annotated[IdPage, Nested(IdPage)]
+    involved: Annotated[IdPageBody, Nested(IdPageBody)]
 
 
 @dataclass(slots=True)
-class WhyNotLeader(Explanation):
+class WhyNotLeader(ExplanationEnvelope):
     reason: Annotated[NotLeaderReason, enum(NotLeaderReason)]
     leader_replica_id: Annotated[ReplicaId | None, Optional(U64)] = None
 
 
 @dataclass(slots=True)
-class WhyCreditZero(Explanation):
-    reason: Annotated[ThrottleReason, enum(ThrottleReason)]
+class WhyCreditZero(ExplanationEnvelope):
+    reason: Annotated[ThrottleReasonCode, enum(ThrottleReasonCode)]
     entry_credits: Annotated[int, U64]
     byte_credits: Annotated[int, U64]
     lag_bytes: Annotated[int, U64]
 
 
 @dataclass(slots=True)
-class WhySnapshotBlocked(Explanation):
+class WhySnapshotBlocked(ExplanationEnvelope):
     reason: Annotated[SnapshotBlockedReason, enum(SnapshotBlockedReason)]
     since_ms: Annotated[UnixMs, U64]
 
 
 @dataclass(slots=True)
-class WhyDiskBlocked(Explanation):
-    reason: Annotated[ThrottleReason, enum(ThrottleReason)]
+class WhyDiskBlocked(ExplanationEnvelope):
+    reason: Annotated[ThrottleReasonCode, enum(ThrottleReasonCode)]
     free_bytes: Annotated[int, U64]
     required_bytes: Annotated[int, U64]
 
 
 @dataclass(slots=True)
-class WhyQuarantined(Explanation):
-    reason: Annotated[QuarantineReason, enum(QuarantineReason)]
+class WhyQuarantinedEnvelope(ExplanationEnvelope):
+    reason: Annotated[QuarantineReasonCode, enum(QuarantineReasonCode)]
     since_ms: Annotated[UnixMs, U64]
 
 
 @dataclass(slots=True)
-class WhyCreditHint(Explanation):
-    credit_hint: Annotated[CreditHint, enum(CreditHint)]
-    throttle_reason: Annotated[ThrottleReason | None, Optional(enum(ThrottleReason))] = None
+class WhyCreditHint(ExplanationEnvelope):
+    credit_hint: Annotated[CreditHintCode, enum(CreditHintCode)]
+    throttle_reason: Annotated[ThrottleReasonCode | None, Optional(enum(ThrottleReasonCode))] = None
 
 
 Envelope: TypeAlias = (
     RoutingEpochMismatch
-    | ModeConflict
+    | ModeConflictEnvelope
     | ControlPlaneUnavailable
     | SnapshotFullInvalidated
     | SnapshotDeltaInvalidated
-    | ThrottleEnvelope
+    | ThrottleEnvelopeBody
     | FollowerCapabilityRevoked
-    | SnapshotChunkAuthFailure
-    | SnapshotDeltaRetired
+    | SnapshotChunkAuthFailureEnvelope
+    | SnapshotDeltaRetiredEnvelope
     | NonceReservationGapWarning
     | OverrideStrictOnlyBackpressure
     | OverrideLedgerEntry
@@ -254,6 +255,6 @@ Envelope: TypeAlias = (
     | WhyCreditZero
     | WhySnapshotBlocked
     | WhyDiskBlocked
-    | WhyQuarantined
+    | WhyQuarantinedEnvelope
     | WhyCreditHint
 )

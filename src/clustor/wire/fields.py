@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias, get_type_hints
 
+from .names import catalog_name
 from .types import EXPERIMENTAL, WireEnum
 
 
@@ -26,7 +27,7 @@ class JsonForm(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedField:
     """A fixed-width little-endian value; `code` is its `struct` letter."""
 
     name: str
@@ -36,7 +37,7 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class SliceField:
     """Bytes or UTF-8 text behind a 32-bit length."""
 
     name: str
@@ -51,20 +52,20 @@ class Nested:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatedField:
     """A count, then the items. The count is `u16`, or `u32` where `wide_count` is negotiated.
 
     `ascending` lists are strictly ascending by the item (or its first field), so they hold no
     item twice and look the same whoever sends them.
     """
 
-    item: Fixed | Slice | Nested
+    item: FixedField | SliceField | Nested
     items_max: int | None = None
     wide_count: bool = False
     ascending: bool = False
 
 
-Kind: TypeAlias = Fixed | Slice | Nested | Repeated
+Kind: TypeAlias = FixedField | SliceField | Nested | RepeatedField
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +86,22 @@ class Tail:
     since_minor: int
 
 
-U8 = Fixed("u8", "B", JsonForm.NUMBER)
-U16 = Fixed("u16", "H", JsonForm.NUMBER)
-U32 = Fixed("u32", "I", JsonForm.NUMBER)
-COUNTER32 = Fixed("u32", "I", JsonForm.DECIMAL)  # counters and `*_ms` are wide at any width
-U64 = Fixed("u64", "Q", JsonForm.DECIMAL)
-FLAG = Fixed("bool", "B", JsonForm.BOOLEAN)
-CRC32C = Fixed("crc32c", "I", JsonForm.HEX)
-DIGEST = Fixed("digest32", "32s", JsonForm.HEX)
-BYTES = Slice("bytes", JsonForm.HEX)
-TEXT = Slice("text", JsonForm.TEXT)
+U8 = FixedField("u8", "B", JsonForm.NUMBER)
+U16 = FixedField("u16", "H", JsonForm.NUMBER)
+U32 = FixedField("u32", "I", JsonForm.NUMBER)
+COUNTER32 = FixedField("u32", "I", JsonForm.DECIMAL)  # counters and `*_ms` are wide at any width
+U64 = FixedField("u64", "Q", JsonForm.DECIMAL)
+FLAG = FixedField("bool", "B", JsonForm.BOOLEAN)
+CRC32C = FixedField("crc32c", "I", JsonForm.HEX)
+DIGEST = FixedField("digest32", "32s", JsonForm.HEX)
+BYTES = SliceField("bytes", JsonForm.HEX)
+TEXT = SliceField("text", JsonForm.TEXT)
 
 
-def enum(members: type[WireEnum]) -> Fixed:
+def enum(members: type[WireEnum]) -> FixedField:
     """Declare an enumerated field: one `u8` out of `members`."""
     assert not any(member in EXPERIMENTAL for member in members)
-    return Fixed(f"enum:{members.__name__}", "B", JsonForm.ENUM, members)
+    return FixedField(f"enum:{catalog_name(members)}", "B", JsonForm.ENUM, members)
 
 
 @dataclass(frozen=True, slots=True)

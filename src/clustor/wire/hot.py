@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from .messages import AppendEntriesRequest, AppendEntriesResponse, DurabilityAck
+from .messages import AppendEntriesRequest, AppendEntriesResponse, DurabilityAckBody
 from .types import Buffer, Dialect, IoWriterMode
 
 ROUTE: Final = "QQQQI"
@@ -36,6 +36,14 @@ _NARROW_COUNT_MAX: Final = 0xFFFF
 def encode_append(
     route: RouteFields, message: AppendEntriesRequest, dialect: Dialect
 ) -> bytes | None:
+    pieces = append_pieces(route, message, dialect)
+    return None if pieces is None else b"".join(pieces)
+
+
+def append_pieces(
+    route: RouteFields, message: AppendEntriesRequest, dialect: Dialect
+) -> list[Buffer] | None:
+    """Encode it without a copy of its entries: pieces that follow each other."""
     entries = message.entries
     width = _U32 if dialect.wide_count else _U16
     if len(entries) > _NARROW_COUNT_MAX:
@@ -55,15 +63,13 @@ def encode_append(
             message.quorum_applied_index,
             message.quorum_sm_durable_index,
         ) + width.pack(len(entries))
-        if not entries:
-            return head
         parts: list[Buffer] = [head]
         for entry in entries:
             parts.append(_U32.pack(len(entry)))
             parts.append(entry)
     except struct.error:
         return None
-    return b"".join(parts)
+    return parts
 
 
 def decode_append(
@@ -139,7 +145,7 @@ def decode_response(
     return fields[1:6], message
 
 
-def encode_ack(route: RouteFields, message: DurabilityAck, _dialect: Dialect) -> bytes | None:
+def encode_ack(route: RouteFields, message: DurabilityAckBody, _dialect: Dialect) -> bytes | None:
     if (message.partition_id, message.replica_id) != route[:2]:
         return None
     if message.io_writer_mode not in _MODES:
@@ -158,7 +164,7 @@ def encode_ack(route: RouteFields, message: DurabilityAck, _dialect: Dialect) ->
         return None
 
 
-def decode_ack(body: Buffer, _dialect: Dialect) -> tuple[RouteFields, DurabilityAck] | None:
+def decode_ack(body: Buffer, _dialect: Dialect) -> tuple[RouteFields, DurabilityAckBody] | None:
     if len(body) != _ACK.size:
         return None
     fields = _ACK.unpack_from(body)
@@ -166,4 +172,4 @@ def decode_ack(body: Buffer, _dialect: Dialect) -> tuple[RouteFields, Durability
     if mode is None or fields[6:8] != fields[1:3]:
         return None
     partition, replica, index, segment = fields[6:10]
-    return fields[1:6], DurabilityAck(partition, replica, index, segment, mode)
+    return fields[1:6], DurabilityAckBody(partition, replica, index, segment, mode)

@@ -20,7 +20,7 @@ from .fields import (
     U64,
     Nested,
     Optional,
-    Repeated,
+    RepeatedField,
     Tail,
     enum,
 )
@@ -38,13 +38,13 @@ from .types import (
     RollbackReason,
     RoutingEpoch,
     SegmentSeq,
-    SnapshotKind,
+    SnapshotKindCode,
     Term,
-    VoteAnnotation,
+    VoteAnnotationCode,
 )
 
-_REPLICAS = Repeated(U64, wide_count=True)
-_MEMBERS = Repeated(U64, ascending=True)
+_REPLICAS = RepeatedField(U64, wide_count=True)
+_MEMBERS = RepeatedField(U64, ascending=True)
 
 
 # System log entries: the payload of an entry whose kind is the message id.
@@ -70,7 +70,7 @@ class MembershipRollback:
 
 
 @dataclass(slots=True)
-class DurabilityTransition:
+class DurabilityTransitionBody:
     """Fence the change of durability mode: no batch spans `effective_index` (§7.1, §7.2)."""
 
     from_mode: Annotated[DurabilityMode, enum(DurabilityMode)]
@@ -95,7 +95,7 @@ class FenceCommit:
 
 
 @dataclass(slots=True)
-class DefineActivate:
+class DefineActivateBody:
     """Activate a definition bundle behind its barrier (§9.7, §14.2)."""
 
     bundle_id: Annotated[str, TEXT]
@@ -119,7 +119,7 @@ class HeartbeatMetadata:
 
 
 @dataclass(slots=True)
-class PreVoteRequest:
+class PreVoteRequestBody:
     """Ask whether an election in `term`, one above the sender's, could be won."""
 
     term: Annotated[Term, U64]
@@ -128,7 +128,7 @@ class PreVoteRequest:
 
 
 @dataclass(slots=True)
-class PreVoteResponse:
+class PreVoteResponseBody:
     """`high_rtt` asks the candidate for a wider election window (§9.2); None says nothing."""
 
     term: Annotated[Term, U64]
@@ -152,9 +152,9 @@ class RequestVoteResponse:
 
     term: Annotated[Term, U64]
     vote_granted: Annotated[bool, FLAG]
-    vote_annotation: Annotated[VoteAnnotation | None, Tail(enum(VoteAnnotation), since_minor=1)] = (
-        None
-    )
+    vote_annotation: Annotated[
+        VoteAnnotationCode | None, Tail(enum(VoteAnnotationCode), since_minor=1)
+    ] = None
 
 
 @dataclass(slots=True)
@@ -175,14 +175,16 @@ class AppendEntriesRequest:
     rtt_ms: Annotated[int, U64]
     quorum_applied_index: Annotated[LogIndex, U64]
     quorum_sm_durable_index: Annotated[LogIndex, U64]
-    entries: Annotated[list[Buffer], Repeated(BYTES, wide_count=True)] = field(default_factory=list)
+    entries: Annotated[list[Buffer], RepeatedField(BYTES, wide_count=True)] = field(
+        default_factory=list
+    )
 
 
 @dataclass(slots=True)
 class AppendEntriesResponse:
     """`last_log_index` matches the leader when `success`; else the conflict says where to go on.
 
-    It says nothing of durability: that is `DurabilityAck`'s alone. `prev_log_index`,
+    It says nothing of durability: that is `DurabilityAckBody`'s alone. `prev_log_index`,
     `round_number` and `sent_ms` repeat those of the request. `installing` says
     that a snapshot is on its way in, `rejoining` that the disk was lost and what this replica
     said before holds no more.
@@ -223,7 +225,7 @@ class HeartbeatResponse:
 
 
 @dataclass(slots=True)
-class DurabilityAck:
+class DurabilityAckBody:
     """Attest that everything up to `last_fsynced_index` is on this replica's disk (§7.1).
 
     Sent only after both syncs of §10.5. The leader binds it to the term in the stream header.
@@ -237,7 +239,7 @@ class DurabilityAck:
 
 
 @dataclass(slots=True)
-class RepairingAck(DurabilityAck):
+class RepairingAck(DurabilityAckBody):
     """Attest less than before: the sender found damage, and its index may have gone back."""
 
 
@@ -248,7 +250,7 @@ class InstallSnapshotBegin:
     manifest_id: Annotated[ManifestId, TEXT]
     base_term: Annotated[Term, U64]
     base_index: Annotated[LogIndex, U64]
-    snapshot_kind: Annotated[SnapshotKind, enum(SnapshotKind)]
+    snapshot_kind: Annotated[SnapshotKindCode, enum(SnapshotKindCode)]
     total_bytes: Annotated[int, U64]
     manifest: Annotated[Buffer, BYTES]
 
@@ -280,7 +282,7 @@ class InstallSnapshotResponse:
 
 
 @dataclass(slots=True)
-class TimeoutNow:
+class TimeoutNowBody:
     """Let the receiver campaign at once: the leader hands over to it."""
 
 
@@ -293,7 +295,7 @@ class TransferLeader:
 
 
 @dataclass(slots=True)
-class Members:
+class MembersBody:
     """A configuration: who votes, learns and watches; joint while `outgoing` is not empty."""
 
     voters: Annotated[list[ReplicaId], _MEMBERS]
@@ -310,7 +312,7 @@ class OfferSnapshot:
 
     base_term: Annotated[Term, U64]
     base_index: Annotated[LogIndex, U64]
-    members: Annotated[Members, Nested(Members)]
+    members: Annotated[MembersBody, Nested(MembersBody)]
     members_index: Annotated[LogIndex, U64]
     routing_epoch: Annotated[RoutingEpoch, U64]
     durability_mode: Annotated[DurabilityMode, enum(DurabilityMode)]
@@ -331,7 +333,7 @@ class EpochConflict:
 
 
 @dataclass(slots=True)
-class RepairRequest:
+class RepairRequestBody:
     """Ask for these entries again: the sender's own are damaged (§9.4)."""
 
     first_index: Annotated[LogIndex, U64]
@@ -339,10 +341,10 @@ class RepairRequest:
 
 
 @dataclass(slots=True)
-class RepairEntries:
+class RepairEntriesBody:
     """Entries from an undamaged log, each an opaque slice."""
 
-    entries: Annotated[list[Buffer], Repeated(BYTES, wide_count=True)]
+    entries: Annotated[list[Buffer], RepeatedField(BYTES, wide_count=True)]
 
 
 @dataclass(slots=True)
@@ -360,28 +362,32 @@ class ServiceMessage:
 
 
 SystemEntry: TypeAlias = (
-    MembershipChange | MembershipRollback | DurabilityTransition | FenceCommit | DefineActivate
+    MembershipChange
+    | MembershipRollback
+    | DurabilityTransitionBody
+    | FenceCommit
+    | DefineActivateBody
 )
 RaftMessage: TypeAlias = (
-    PreVoteRequest
-    | PreVoteResponse
+    PreVoteRequestBody
+    | PreVoteResponseBody
     | RequestVoteRequest
     | RequestVoteResponse
     | AppendEntriesRequest
     | AppendEntriesResponse
     | Heartbeat
     | HeartbeatResponse
-    | DurabilityAck
+    | DurabilityAckBody
     | InstallSnapshotBegin
     | InstallSnapshotChunk
     | InstallSnapshotResponse
-    | TimeoutNow
+    | TimeoutNowBody
     | TransferLeader
     | OfferSnapshot
     | OfferSnapshotResponse
     | EpochConflict
-    | RepairRequest
-    | RepairEntries
+    | RepairRequestBody
+    | RepairEntriesBody
     | RepairingAck
     | SnapshotTransfer
     | ServiceMessage

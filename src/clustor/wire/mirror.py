@@ -17,14 +17,23 @@ import rfc8785
 
 from .codec import codec_of
 from .errors import WireBodyTooLarge, WireBodyTooShort, WireMisuse, WireUnknownField
-from .fields import FieldSpec, Fixed, JsonForm, Kind, Nested, Repeated, Slice, fields_of
-from .table import ROW_BY_CLASS, Family
+from .fields import (
+    FieldSpec,
+    FixedField,
+    JsonForm,
+    Kind,
+    Nested,
+    RepeatedField,
+    SliceField,
+    fields_of,
+)
+from .table import ROW_BY_CLASS, MessageFamily
 from .types import EXPLAIN_BODY_BYTES_MAX
 from .values import is_ascending
 
 Message = TypeVar("Message")
 
-MIRRORED_FAMILIES = frozenset({Family.ENVELOPE, Family.EXPLAIN, Family.RECORD})
+MIRRORED_FAMILIES = frozenset({MessageFamily.ENVELOPE, MessageFamily.EXPLAIN, MessageFamily.RECORD})
 JSON_BYTES_MAX = EXPLAIN_BODY_BYTES_MAX
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,19}", re.ASCII)
 _HEX = re.compile(r"0x(?:[0-9a-f]{2})*", re.ASCII)
@@ -82,19 +91,19 @@ def _mirror(message: Any) -> dict[str, Any]:
 
 def _mirror_value(kind: Kind, value: Any) -> Any:
     match kind:
-        case Fixed():
+        case FixedField():
             return _mirror_fixed(kind, value)
-        case Slice(json=JsonForm.HEX):
+        case SliceField(json=JsonForm.HEX):
             return "0x" + value.hex()
-        case Slice():
+        case SliceField():
             return value
         case Nested():
             return _mirror(value)
-        case Repeated(item=item):
+        case RepeatedField(item=item):
             return [_mirror_value(item, each) for each in value]
 
 
-def _mirror_fixed(kind: Fixed, value: Any) -> Any:
+def _mirror_fixed(kind: FixedField, value: Any) -> Any:
     match kind.json:
         case JsonForm.DECIMAL:
             return str(value)
@@ -124,19 +133,19 @@ def _unmirror_field(spec: FieldSpec, mirrored: dict[str, Any]) -> Any:
 
 def _unmirror_value(kind: Kind, value: Any, name: str) -> Any:
     match kind:
-        case Fixed():
+        case FixedField():
             return _unmirror_fixed(kind, value, name)
-        case Slice(json=JsonForm.HEX):
+        case SliceField(json=JsonForm.HEX):
             return _bytes_of(value, name)
-        case Slice():
+        case SliceField():
             return _text_of(value, name)
         case Nested(message):
             return _unmirror(message, value)
-        case Repeated():
+        case RepeatedField():
             return _unmirror_list(kind, value, name)
 
 
-def _unmirror_list(kind: Repeated, value: Any, name: str) -> list[Any]:
+def _unmirror_list(kind: RepeatedField, value: Any, name: str) -> list[Any]:
     if not isinstance(value, list):
         raise _not_a("list", name)
     if kind.items_max is not None and len(value) > kind.items_max:
@@ -147,7 +156,7 @@ def _unmirror_list(kind: Repeated, value: Any, name: str) -> list[Any]:
     return items
 
 
-def _unmirror_fixed(kind: Fixed, value: Any, name: str) -> Any:
+def _unmirror_fixed(kind: FixedField, value: Any, name: str) -> Any:
     match kind.json:
         case JsonForm.BOOLEAN:
             if not isinstance(value, bool):
@@ -170,7 +179,7 @@ def _unmirror_fixed(kind: Fixed, value: Any, name: str) -> Any:
             return _in_range(kind, value, name)
 
 
-def _member_of(kind: Fixed, value: Any, name: str) -> Any:
+def _member_of(kind: FixedField, value: Any, name: str) -> Any:
     assert kind.members is not None
     for member in kind.members:
         by_number = isinstance(value, int) and not isinstance(value, bool) and member == value
@@ -179,7 +188,7 @@ def _member_of(kind: Fixed, value: Any, name: str) -> Any:
     raise WireUnknownField("unknown discriminant", field=name)
 
 
-def _in_range(kind: Fixed, value: int, name: str) -> int:
+def _in_range(kind: FixedField, value: int, name: str) -> int:
     if not 0 <= value < 1 << 8 * struct.calcsize("<" + kind.code):
         raise _not_a(kind.name, name)
     return value

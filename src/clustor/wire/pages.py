@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, NewType
 
 from .errors import WireUnknownField
-from .fields import COUNTER32, TEXT, Optional, Repeated
+from .fields import COUNTER32, TEXT, Optional, RepeatedField
 
 IDS_MAX = 32
 _TOKEN_VERSION = b"1:"
@@ -21,17 +21,17 @@ ContinuationToken = NewType("ContinuationToken", str)
 
 
 @dataclass(slots=True)
-class IdPage:
+class IdPageBody:
     """Ids in lexicographic order; `page_of` sets the token exactly when ids are left out."""
 
-    ids: Annotated[list[str], Repeated(TEXT, items_max=IDS_MAX, ascending=True)] = field(
+    ids: Annotated[list[str], RepeatedField(TEXT, items_max=IDS_MAX, ascending=True)] = field(
         default_factory=list
     )
     truncated_ids_count: Annotated[int, COUNTER32] = 0
     continuation_token: Annotated[ContinuationToken | None, Optional(TEXT)] = None
 
 
-def page_of(ids: Iterable[str], *, after: ContinuationToken | None = None) -> IdPage:
+def page_of(ids: Iterable[str], *, after: ContinuationToken | None = None) -> IdPageBody:
     """Return the first page of `ids`, or the one that follows the token `after`.
 
     Duplicates are dropped. A token that no page gave out raises WireUnknownField.
@@ -40,8 +40,8 @@ def page_of(ids: Iterable[str], *, after: ContinuationToken | None = None) -> Id
     waiting = sorted(one for one in set(ids) if last_seen is None or one > last_seen)
     shown, left_out = waiting[:IDS_MAX], len(waiting) - IDS_MAX
     if left_out <= 0:
-        return IdPage(shown)
-    return IdPage(shown, left_out, _token_after(shown[-1]))
+        return IdPageBody(shown)
+    return IdPageBody(shown, left_out, _token_after(shown[-1]))
 
 
 def _token_after(last_id: str) -> ContinuationToken:

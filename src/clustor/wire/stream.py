@@ -15,24 +15,24 @@ Everything that waits for one peer, of all groups, goes as one batch in one fram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from . import hot
 from .codec import codec_of
 from .envelopes import Envelope, EnvelopeHeader
 from .errors import WireBodyTooLarge, WireBodyTooShort, WireMisuse, WireUnknownField
-from .fields import BYTES, U32, U64, Repeated
+from .fields import BYTES, U32, U64, RepeatedField
 from .handshake import Handshake
 from .messages import (
     AppendEntriesRequest,
     AppendEntriesResponse,
-    DurabilityAck,
+    DurabilityAckBody,
     RaftMessage,
     SystemEntry,
 )
-from .table import BATCH_ID, ROW_BY_CLASS, Family, Row, row_of_id
+from .table import BATCH_ID, ROW_BY_CLASS, MessageFamily, WireRow, row_of_id
 from .types import (
     BASELINE,
     EXPLAIN_BODY_BYTES_MAX,
@@ -46,9 +46,12 @@ from .types import (
 
 Message = TypeVar("Message")
 
+LONG_ENTRIES_BYTES: Final = 32 << 10
+"""So many bytes of entries are sent as they are, and not joined with what else there is to say."""
+
 
 @dataclass(slots=True)
-class Route:
+class PacketRoute:
     """Who says it to whom, in which group, and under which term and epoch."""
 
     partition_id: Annotated[PartitionId, U64]
@@ -62,19 +65,19 @@ class Route:
 class Packet:
     """A message on its route."""
 
-    route: Route
+    route: PacketRoute
     message: RaftMessage | Envelope
 
 
 @dataclass(slots=True)
-class Batch:
+class PacketBatch:
     """The encoded packets that share a frame."""
 
-    packets: Annotated[list[Buffer], Repeated(BYTES, wide_count=True)]
+    packets: Annotated[list[Buffer], RepeatedField(BYTES, wide_count=True)]
 
 
-_ROUTE = codec_of(Route)
-_BATCH = codec_of(Batch)
+_ROUTE = codec_of(PacketRoute)
+_BATCH = codec_of(PacketBatch)
 _BATCH_HEAD = bytes([BATCH_ID])
 _HEADER_BYTES = 1 + 4 * 8 + 4
 _BATCH_OVERHEAD_BYTES = 1 + 4  # its id and its count at the widest
@@ -108,7 +111,7 @@ def encode_system_entry(entry: SystemEntry) -> tuple[int, bytes]:
 def decode_system_entry(message_id: int, payload: Buffer) -> SystemEntry:
     """Return the system entry that a log entry of this id carries, or raise a WireError."""
     row = row_of_id(message_id)
-    if row.family is not Family.SYSTEM_LOG:
+    if row.family is not MessageFamily.SYSTEM_LOG:
         raise WireUnknownField("not a system log entry", message=row.name)
     entry: SystemEntry = decode_body(row.message, payload)
     return entry
@@ -124,25 +127,29 @@ def encode_packet(packet: Packet, dialect: Dialect = BASELINE) -> bytes:
 
 def _encode_hot(packet: Packet, dialect: Dialect) -> bytes | None:
     """Encode one of the messages of every round; None: the general codec shall do it."""
-    message, route = packet.message, packet.route
+    message = packet.message
     if type(message) not in _HOT_KINDS:
         return None
-    fields = (
+    fields = _route_fields(packet.route)
+    if isinstance(message, AppendEntriesRequest):
+        return hot.encode_append(fields, message, dialect)
+    if isinstance(message, AppendEntriesResponse):
+        return hot.encode_response(fields, message, dialect)
+    assert isinstance(message, DurabilityAckBody)
+    return hot.encode_ack(fields, message, dialect)
+
+
+def _route_fields(route: PacketRoute) -> hot.RouteFields:
+    return (
         route.partition_id,
         route.source_replica_id,
         route.target_replica_id,
         route.term,
         route.durability_mode_epoch,
     )
-    if isinstance(message, AppendEntriesRequest):
-        return hot.encode_append(fields, message, dialect)
-    if isinstance(message, AppendEntriesResponse):
-        return hot.encode_response(fields, message, dialect)
-    assert isinstance(message, DurabilityAck)
-    return hot.encode_ack(fields, message, dialect)
 
 
-_HOT_KINDS = frozenset({AppendEntriesRequest, AppendEntriesResponse, DurabilityAck})
+_HOT_KINDS = frozenset({AppendEntriesRequest, AppendEntriesResponse, DurabilityAckBody})
 """A RepairingAck is a DurabilityAck too, but another message."""
 
 
@@ -171,7 +178,7 @@ def decode_packet(body: Buffer, dialect: Dialect = BASELINE) -> Packet:
     if decode is not None and len(body) - _HEADER_BYTES <= dialect.body_bytes_max:
         found = decode(body, dialect)
         if found is not None:
-            return Packet(Route(*found[0]), found[1])
+            return Packet(PacketRoute(*found[0]), found[1])
     return decode_any_packet(body, dialect)
 
 
@@ -213,6 +220,44 @@ def encode_batches(packets: Iterable[Packet], dialect: Dialect = BASELINE) -> It
         yield _encode_held(held, dialect)
 
 
+def is_long(packet: Packet) -> bool:
+    """Say whether a packet has entries that had better not be copied on their way out."""
+    message = packet.message
+    return isinstance(message, AppendEntriesRequest) and (
+        sum(map(len, message.entries)) >= LONG_ENTRIES_BYTES
+    )
+
+
+def encode_bodies(
+    packets: Iterable[Packet], dialect: Dialect = BASELINE
+) -> Iterator[Sequence[Buffer]]:
+    """Yield the frame bodies of `encode_batches`, each as pieces that follow each other.
+
+    A packet with long entries goes bare, and they are pieces themselves: all followers of a turn
+    are sent the same ones.
+    """
+    held: list[Packet] = []
+    for packet in packets:
+        pieces = _long_pieces(packet, dialect) if is_long(packet) else None
+        if pieces is None:
+            held.append(packet)
+            continue
+        yield from ([body] for body in encode_batches(held, dialect))
+        held = []
+        yield pieces
+    yield from ([body] for body in encode_batches(held, dialect))
+
+
+def _long_pieces(packet: Packet, dialect: Dialect) -> list[Buffer] | None:
+    """Encode a long packet; None: the general way shall do it, or say why it cannot be."""
+    message = packet.message
+    assert isinstance(message, AppendEntriesRequest)
+    pieces = hot.append_pieces(_route_fields(packet.route), message, dialect)
+    if pieces is None or sum(map(len, pieces)) > dialect.body_bytes_max:
+        return None
+    return pieces
+
+
 def decode_packets(body: Buffer, dialect: Dialect = BASELINE) -> Iterator[Packet]:
     """Yield the messages of a frame body, one or a batch; slices in them are views of `body`.
 
@@ -248,17 +293,17 @@ def decode_handshake(body: Buffer) -> Handshake:
 def _encode_held(held: list[Buffer], dialect: Dialect) -> bytes:
     if len(held) == 1:
         return bytes(held[0])
-    return _BATCH_HEAD + _BATCH.encode(Batch(held), dialect)
+    return _BATCH_HEAD + _BATCH.encode(PacketBatch(held), dialect)
 
 
-def _row_of(message: object) -> Row:
+def _row_of(message: object) -> WireRow:
     try:
         return ROW_BY_CLASS[type(message)]
     except KeyError:
         raise WireMisuse("not a message of the catalog", type=type(message).__name__) from None
 
 
-def _stream_row(body: Buffer) -> Row:
+def _stream_row(body: Buffer) -> WireRow:
     if not body:
         raise WireBodyTooShort("empty body")
     row = row_of_id(body[0])
@@ -269,7 +314,7 @@ def _stream_row(body: Buffer) -> Row:
 
 def _agrees(packet: Packet) -> bool:
     route, message = packet.route, packet.message
-    if isinstance(message, DurabilityAck):
+    if isinstance(message, DurabilityAckBody):
         return (message.partition_id, message.replica_id) == (
             route.partition_id,
             route.source_replica_id,
@@ -277,8 +322,8 @@ def _agrees(packet: Packet) -> bool:
     return not isinstance(message, EnvelopeHeader) or message.partition_id == route.partition_id
 
 
-def _check_cap(row: Row, length: int, dialect: Dialect) -> None:
-    if row.family is not Family.EXPLAIN and length <= dialect.body_bytes_max:
+def _check_cap(row: WireRow, length: int, dialect: Dialect) -> None:
+    if row.family is not MessageFamily.EXPLAIN and length <= dialect.body_bytes_max:
         return  # nearly always
     limit = row.body_bytes_max(dialect)
     if length > limit:

@@ -64,7 +64,7 @@ _IRREGULAR_SPELLINGS = {
     ("DurabilityMode", "GROUP_FSYNC"): "Group-Fsync",
     ("ModeConflictReason", "DURABILITY_MODE_EPOCH"): "durability_mode_epoch",
     ("ModeConflictReason", "STRICT_FALLBACK"): "strict_fallback",
-    ("ThrottleReason", "WAL_DEVICE"): "WALDevice",
+    ("ThrottleReasonCode", "WAL_DEVICE"): "WALDevice",
 }
 
 
@@ -83,7 +83,7 @@ class DurabilityMode(WireEnum):
     GROUP_FSYNC = 2
 
 
-class VoteAnnotation(WireEnum):
+class VoteAnnotationCode(WireEnum):
     STRICT_FALLBACK_BARRED = 1
 
 
@@ -93,7 +93,7 @@ class RollbackReason(WireEnum):
     SURVIVABILITY_PRECHECK = 3
 
 
-class SnapshotKind(WireEnum):
+class SnapshotKindCode(WireEnum):
     FULL = 1
     DELTA = 2
 
@@ -104,7 +104,7 @@ class InstallState(WireEnum):
     REFUSED = 3
 
 
-class CacheState(WireEnum):
+class CacheStateCode(WireEnum):
     FRESH = 1
     CACHED = 2
     STALE = 3
@@ -132,7 +132,7 @@ class SnapshotInvalidReason(WireEnum):
     DELTA_CHAIN = 5
 
 
-class ThrottleReason(WireEnum):
+class ThrottleReasonCode(WireEnum):
     APPLY_BUDGET = 1
     WAL_DEVICE = 2
     FOLLOWER_LAG = 3
@@ -143,19 +143,19 @@ class ThrottleReason(WireEnum):
     SNAPSHOT_IMPORT = 8
 
 
-class CreditHint(WireEnum):
+class CreditHintCode(WireEnum):
     RECOVER = 1
     HOLD = 2
     SHED = 3
 
 
-class IngestStatus(WireEnum):
+class IngestStatusCode(WireEnum):
     ACCEPTING = 1
     THROTTLED = 2
     BLOCKED = 3
 
 
-class DurabilityStatus(WireEnum):
+class DurabilityStatusCode(WireEnum):
     HEALTHY = 1
     STRICT_FALLBACK = 2
     BLOCKED = 3
@@ -173,7 +173,7 @@ class RevocationReason(WireEnum):
     GUARDRAIL = 4
 
 
-class QuarantineReason(WireEnum):
+class QuarantineReasonCode(WireEnum):
     INTEGRITY = 1
     ADMINISTRATIVE = 2
     APPLY_FAULT = 3

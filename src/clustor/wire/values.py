@@ -12,7 +12,7 @@ from itertools import chain, pairwise, repeat
 from typing import Any, Protocol
 
 from .errors import WireBodyTooLarge, WireBodyTooShort, WireMisuse, WireUnknownField
-from .fields import FLAG, TEXT, Fixed, Kind, Nested, Repeated, Slice
+from .fields import FLAG, TEXT, FixedField, Kind, Nested, RepeatedField, SliceField
 from .types import Buffer, Dialect
 
 _U16 = struct.Struct("<H")
@@ -39,21 +39,21 @@ NestedCodec = Callable[[type[Any]], Value]
 def value_of(kind: Kind, name: str, nested: NestedCodec) -> Value:
     """Choose the reader and writer for `kind`; `name` is the field that errors will cite."""
     match kind:
-        case Fixed():
+        case FixedField():
             return FixedValue(kind, name)
-        case Slice():
+        case SliceField():
             return TextValue(name) if kind == TEXT else BytesValue(name)
         case Nested(message):
             return nested(message)
-        case Repeated(item=Slice(name="bytes"), items_max=None, ascending=False):
+        case RepeatedField(item=SliceField(name="bytes"), items_max=None, ascending=False):
             return SlicesValue(kind, name)
-        case Repeated(item=Fixed(members=None) as item) if item != FLAG:
+        case RepeatedField(item=FixedField(members=None) as item) if item != FLAG:
             return NumbersValue(kind, item, name)
-        case Repeated():
+        case RepeatedField():
             return ItemsValue(kind, value_of(kind.item, name, nested), name)
 
 
-def meanings_of(kind: Fixed) -> dict[int, Any] | None:
+def meanings_of(kind: FixedField) -> dict[int, Any] | None:
     """Return what each legal `u8` of an enumeration or a flag means, or None for numbers."""
     if kind.members is not None:
         return {int(member): member for member in kind.members}
@@ -71,7 +71,7 @@ class FixedValue:
 
     __slots__ = ("_digest_bytes", "_meanings", "_name", "_struct")
 
-    def __init__(self, kind: Fixed, name: str) -> None:
+    def __init__(self, kind: FixedField, name: str) -> None:
         self._name = name
         self._struct = struct.Struct("<" + kind.code)
         self._meanings = meanings_of(kind)
@@ -153,7 +153,7 @@ class _Counted:
 
     __slots__ = ("_items_max", "_name", "_wide_count")
 
-    def __init__(self, kind: Repeated, name: str) -> None:
+    def __init__(self, kind: RepeatedField, name: str) -> None:
         self._name = name
         self._items_max = kind.items_max
         self._wide_count = kind.wide_count
@@ -213,7 +213,7 @@ class NumbersValue(_Counted):
 
     __slots__ = ("_ascending", "_code", "_size")
 
-    def __init__(self, kind: Repeated, item: Fixed, name: str) -> None:
+    def __init__(self, kind: RepeatedField, item: FixedField, name: str) -> None:
         super().__init__(kind, name)
         self._code = item.code
         self._size = struct.calcsize("<" + item.code)
@@ -244,7 +244,7 @@ class ItemsValue(_Counted):
 
     __slots__ = ("_ascending", "_item")
 
-    def __init__(self, kind: Repeated, item: Value, name: str) -> None:
+    def __init__(self, kind: RepeatedField, item: Value, name: str) -> None:
         super().__init__(kind, name)
         self._item = item
         self._ascending = kind.ascending

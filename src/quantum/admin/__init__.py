@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from quantum.admin.api import Api
+from quantum.admin.api import ApiServer
 from quantum.admin.errors import ApiError, ErrorBody
 from quantum.admin.openapi import build, document
 from quantum.admin.pages import AdminPages
 from quantum.admin.port import (
     ControlPort,
+    ExplanationPort,
     GroupsPort,
     RefusalNote,
     RefusalSink,
-    WhyPort,
 )
-from quantum.admin.routes import Parameter, Route
+from quantum.admin.routes import AdminRoute, Parameter
 from quantum.admin.table import ROUTES
 
 __all__ = [
     "ROUTES",
     "AdminPages",
-    "Api",
+    "AdminRoute",
     "ApiError",
+    "ApiServer",
     "ControlPort",
     "ErrorBody",
+    "ExplanationPort",
     "GroupsPort",
     "Parameter",
     "RefusalNote",
     "RefusalSink",
-    "Route",
-    "WhyPort",
     "build",
     "document",
 ]

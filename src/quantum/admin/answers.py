@@ -8,7 +8,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from clustor.control import (
+    AccessRole,
     AclPolicy,
+    AuditRing,
     CertificateBundle,
     ClusterConfig,
     ConfigVersion,
@@ -27,10 +29,8 @@ from clustor.control import (
     ProofTuple,
     Quarantine,
     QuotaPolicy,
-    Ring,
-    Role,
     RoutingMap,
-    Scope,
+    SettingScope,
     SigningKey,
     TenantSpec,
 )
@@ -40,11 +40,11 @@ from clustor.control.types import Count, Digest, Name, Text, WriterMode
 Item = TypeVar("Item")
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class AdminAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The root of all answers."""
 
 
-class CallDone(Answer, frozen=True, kw_only=True):
+class CallDone(AdminAnswer, frozen=True, kw_only=True):
     """The call stands, at a revision of the control plane; repeated, it answers the same."""
 
     request_id: str
@@ -52,7 +52,7 @@ class CallDone(Answer, frozen=True, kw_only=True):
     result: dict[str, Any]
 
 
-class ListPage(Answer, Generic[Item], frozen=True, kw_only=True):
+class ListPage(AdminAnswer, Generic[Item], frozen=True, kw_only=True):
     """Some of a list. `after` is where the next page begins; null: there is none."""
 
     items: list[Item]
@@ -60,24 +60,24 @@ class ListPage(Answer, Generic[Item], frozen=True, kw_only=True):
     revision: Count
 
 
-class Access(Answer, frozen=True, kw_only=True):
+class AccessAnswer(AdminAnswer, frozen=True, kw_only=True):
     """As whom the caller is seen, and whether this port asks for a certificate at all."""
 
     identity: str
-    roles: tuple[Role, ...]
+    roles: tuple[AccessRole, ...]
     development: bool
     message: str
 
 
-class GroupState(Answer, frozen=True, kw_only=True):
+class GroupState(AdminAnswer, frozen=True, kw_only=True):
     placement: Placement
     proof: ProofTuple | None
 
 
-class ClusterState(Answer, frozen=True, kw_only=True):
+class ClusterState(AdminAnswer, frozen=True, kw_only=True):
     """The whole cluster at one revision."""
 
-    access: Access
+    access: AccessAnswer
     revision: Count
     cache_age_ms: Count | None
     cluster: ClusterConfig | None
@@ -94,7 +94,7 @@ class ClusterState(Answer, frozen=True, kw_only=True):
     audit_records: Count
 
 
-class TenantState(Answer, frozen=True, kw_only=True):
+class TenantState(AdminAnswer, frozen=True, kw_only=True):
     """A tenant with its policies; what was never set has version 0."""
 
     tenant: TenantSpec
@@ -104,7 +104,7 @@ class TenantState(Answer, frozen=True, kw_only=True):
     routing: RoutingMap | None
 
 
-class GroupView(Answer, frozen=True, kw_only=True):
+class GroupView(AdminAnswer, frozen=True, kw_only=True):
     """A group: what the control plane says of it, and how its replica on this node stands."""
 
     group: Count
@@ -116,7 +116,7 @@ class GroupView(Answer, frozen=True, kw_only=True):
     local: dict[str, Any] | None
 
 
-class NodeView(Answer, frozen=True, kw_only=True):
+class NodeView(AdminAnswer, frozen=True, kw_only=True):
     """A node: what the control plane says of it, and what it last said of itself.
 
     `report_state` is Fresh, Stale (its word counts no more: it is down, or cut off), or None.
@@ -137,23 +137,23 @@ class NodeView(Answer, frozen=True, kw_only=True):
     load: NodeLoad | None
 
 
-class WhyAnswer(Answer, frozen=True, kw_only=True):
+class WhyAnswer(AdminAnswer, frozen=True, kw_only=True):
     group: Count
     question: str
     answer: Any
 
 
-class Features(Answer, frozen=True, kw_only=True):
+class Features(AdminAnswer, frozen=True, kw_only=True):
     manifest: FeatureManifest | None
     gates: list[FeatureGate]
 
 
-class Keys(Answer, frozen=True, kw_only=True):
+class KeysAnswer(AdminAnswer, frozen=True, kw_only=True):
     epochs: KeyEpochs | None
     keys: list[SigningKey]
 
 
-class BundleRow(Answer, frozen=True, kw_only=True):
+class BundleRow(AdminAnswer, frozen=True, kw_only=True):
     """A definition bundle without its blob."""
 
     bundle_id: Name
@@ -164,35 +164,35 @@ class BundleRow(Answer, frozen=True, kw_only=True):
     published_at: Count
 
 
-class Configuration(Answer, frozen=True, kw_only=True):
+class ConfigurationAnswer(AdminAnswer, frozen=True, kw_only=True):
     """The document of a scope that is in force; version 0: none was ever set."""
 
-    scope: Scope
+    scope: SettingScope
     version: Count
     oldest: Count
     in_force: ConfigVersion | None
 
 
-class ConfigValue(Answer, frozen=True, kw_only=True):
+class ConfigValue(AdminAnswer, frozen=True, kw_only=True):
     """Where a value comes from: the scope, and the version since which it has been what it is."""
 
     key: Name
     value: Value
-    scope: Scope
+    scope: SettingScope
     version: Count
     set_by: str
     set_at: Count
     takes_effect: str
 
 
-class AuditRow(Answer, frozen=True, kw_only=True):
+class AuditRow(AdminAnswer, frozen=True, kw_only=True):
     """One call of the replicated trail; `previous` chains it to the record before."""
 
-    ring: Ring
+    ring: AuditRing
     sequence: Count
     at: Count
     identity: str
-    roles: tuple[Role, ...]
+    roles: tuple[AccessRole, ...]
     break_glass: str | None
     kind: str
     request_id: str
@@ -203,7 +203,7 @@ class AuditRow(Answer, frozen=True, kw_only=True):
     previous: Digest
 
 
-class RefusalRow(Answer, frozen=True, kw_only=True):
+class RefusalRow(AdminAnswer, frozen=True, kw_only=True):
     at: Count
     identity: str | None
     method: str
@@ -213,23 +213,23 @@ class RefusalRow(Answer, frozen=True, kw_only=True):
     request_id: str
 
 
-class Refusals(Answer, frozen=True, kw_only=True):
+class Refusals(AdminAnswer, frozen=True, kw_only=True):
     """The newest refusals of this node that never reached the log."""
 
     items: list[RefusalRow]
     total: Count
 
 
-class LogLevel(Answer, frozen=True, kw_only=True):
+class LogLevel(AdminAnswer, frozen=True, kw_only=True):
     logger: Text
     level: str
 
 
-class LogLevels(Answer, frozen=True, kw_only=True):
+class LogLevels(AdminAnswer, frozen=True, kw_only=True):
     items: list[LogLevel]
 
 
 @cache
-def list_page(kind: type[ControlObject] | type[Answer]) -> Any:
+def list_page(kind: type[ControlObject] | type[AdminAnswer]) -> Any:
     """Return the type of a page of these."""
     return ListPage[kind]  # type: ignore[valid-type]

@@ -16,19 +16,19 @@ from urllib.parse import urlsplit
 import msgspec
 
 from clustor.control import (
+    AccessRole,
+    CacheFreshness,
     Caller,
     ClusterConfig,
     Done,
-    Freshness,
+    DraftReading,
     RbacRule,
-    Reading,
     RefusalCode,
-    Role,
     find,
     rbac_rule,
 )
 from clustor.control.gates import RETRY_AFTER_MS_MIN
-from clustor.control.rbac import Authority
+from clustor.control.rbac import CallerAuthority
 from clustor.control.types import Name
 from clustor.runtime.admin.http import (
     JSON,
@@ -55,12 +55,12 @@ from quantum.admin.errors import (
     unauthenticated,
     unavailable,
 )
-from quantum.admin.identity import Authorities, Peer, holds_token, is_revoked, peer_of
+from quantum.admin.identity import AdminPeer, Authorities, holds_token, is_revoked, peer_of
 from quantum.admin.matching import RouteTable, bind_body, bind_path, bind_query
 from quantum.admin.node_pages import RefusalRing
 from quantum.admin.openapi import document
-from quantum.admin.port import ControlPort, GroupsPort, RefusalNote, RefusalSink, WhyPort
-from quantum.admin.routes import Asked, Route
+from quantum.admin.port import ControlPort, ExplanationPort, GroupsPort, RefusalNote, RefusalSink
+from quantum.admin.routes import READERS, AdminRequest, AdminRoute
 from quantum.admin.shapes import shown
 from quantum.admin.table import ROUTES
 from quantum.node.served import ServedBroker
@@ -76,7 +76,7 @@ _TABLE: Final = RouteTable(ROUTES)
 journal = logging.getLogger("quantum.admin")
 
 
-class Api:
+class ApiServer:
     """`/v1` of one node. With `development` every caller is that identity, over plaintext."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Api:
         now_ms: Callable[[], int],
         draw_id: Callable[[], str],
         development: str | None = None,
-        why: WhyPort | None = None,
+        why: ExplanationPort | None = None,
         groups: GroupsPort | None = None,
         sink: RefusalSink | None = None,
         broker: Callable[[], ServedBroker | None] = lambda: None,
@@ -119,7 +119,7 @@ class Api:
         except Exception as error:  # noqa: BLE001
             return self._refuse(request, request_id, self._refusal(request, error))
 
-    async def guard(self, request: Request, roles: frozenset[Role]) -> Response | None:
+    async def guard(self, request: Request, roles: frozenset[AccessRole]) -> Response | None:
         """Let a request for another page through (None), or refuse it."""
         request_id = self._draw_id()
         try:
@@ -127,6 +127,8 @@ class Api:
             require_no_glass(peer)
             local = await self.port.state(linearizable=False)
             self._require_good(local, peer)
+            if roles == READERS and peer.may_look_early and not _is_initialized(local):
+                return None  # a host that joins knows no roles, and must be seen to be let in
             _require_initialized(local)
             self._require_role(self._authority(local, peer.identity), roles)
         except Exception as error:  # noqa: BLE001
@@ -147,7 +149,7 @@ class Api:
         caller = Caller(identity=peer.identity, break_glass=_token(request, peer))
         linearizable = values.pop("linearizable", True)
         is_look = route.is_local and not (route.mutates and request.encrypted)
-        if route.freshness is Freshness.ANY or is_look:
+        if route.freshness is CacheFreshness.ANY or is_look:
             store = local
         elif route.make is not None or route.is_local:
             store = await self._store_with_roles()
@@ -158,7 +160,7 @@ class Api:
             require_issuer(store, request.certificate, self.now_ms())
         require_covered(route, store, peer)
         authority = self._authority(store, peer.identity)
-        asked = Asked(
+        asked = AdminRequest(
             store,
             caller,
             authority,
@@ -173,13 +175,13 @@ class Api:
 
     # Who.
 
-    def _identify(self, request: Request) -> Peer:
+    def _identify(self, request: Request) -> AdminPeer:
         """Say who calls; without TLS only development mode does, on loopback."""
         if not request.encrypted:
             if self.development is None:
                 raise unauthenticated("NoCertificate", "this port wants a client certificate")
             _require_loopback_host(request)
-            return Peer(self.development, "")
+            return AdminPeer(self.development, "")
         if request.certificate is None:
             raise unauthenticated("NoCertificate", "the caller showed no certificate")
         peer = peer_of(request.certificate)
@@ -188,7 +190,7 @@ class Api:
         return peer
 
     @staticmethod
-    def _require_good(store: Reading, peer: Peer) -> None:
+    def _require_good(store: DraftReading, peer: AdminPeer) -> None:
         if peer.serial and is_revoked(store, peer):
             raise unauthenticated(
                 "CertificateRevoked",
@@ -197,11 +199,11 @@ class Api:
                 identity=peer.identity,
             )
 
-    def _authority(self, store: Reading, identity: str) -> Authority:
+    def _authority(self, store: DraftReading, identity: str) -> CallerAuthority:
         return self._authorities.of(store, identity)
 
     @staticmethod
-    def _require_role(authority: Authority, roles: frozenset[Role]) -> None:
+    def _require_role(authority: CallerAuthority, roles: frozenset[AccessRole]) -> None:
         if roles and not authority.roles & roles:
             raise forbidden(
                 "the caller has none of these roles",
@@ -213,7 +215,7 @@ class Api:
         age_ms = self.port.local_age()
         return RbacRule.UNAVAILABLE if age_ms is None else rbac_rule(age_ms)
 
-    async def _store_with_roles(self) -> Reading:
+    async def _store_with_roles(self) -> DraftReading:
         """Return a store whose roles may let a call pass (clustor §12.3).
 
         Where this node's copy is too old for that, the roles are heard anew: a confirmed read is
@@ -244,7 +246,7 @@ class Api:
 
     # What.
 
-    async def _read(self, route: Route, asked: Asked) -> object:
+    async def _read(self, route: AdminRoute, asked: AdminRequest) -> object:
         if not (route.is_local and not asked.encrypted):  # in development everybody is Operator
             self._require_reader(route, asked)
         assert route.read is not None
@@ -253,16 +255,16 @@ class Api:
             found = await found
         return found if isinstance(found, bytes) else shown(route.answer, found)
 
-    def _require_reader(self, route: Route, asked: Asked) -> None:
+    def _require_reader(self, route: AdminRoute, asked: AdminRequest) -> None:
         _require_initialized(asked.store)
         self._require_role(asked.authority, route.roles)
-        others = asked.authority.roles & (route.roles - {Role.TENANT_ADMIN})
+        others = asked.authority.roles & (route.roles - {AccessRole.TENANT_ADMIN})
         if route.own_tenant and not others:
             _require_own_tenant(asked)
 
-    async def _call(self, route: Route, asked: Asked) -> bytes:
+    async def _call(self, route: AdminRoute, asked: AdminRequest) -> bytes:
         assert route.make is not None and route.kind is not None
-        if route.freshness is not Freshness.ANY:
+        if route.freshness is not CacheFreshness.ANY:
             self._keep_strangers_out(route, asked)
         try:
             command = route.make(asked)
@@ -280,7 +282,7 @@ class Api:
         return shown(CallDone, done)
 
     @staticmethod
-    def _keep_strangers_out(route: Route, asked: Asked) -> None:
+    def _keep_strangers_out(route: AdminRoute, asked: AdminRequest) -> None:
         """Refuse here who has no role at all: a stranger must not fill the log's audit trail.
 
         Everybody else is refused by the log, and on record there.
@@ -345,9 +347,13 @@ def _document() -> bytes:
     return document(ROUTES)
 
 
-def _require_initialized(store: Reading) -> None:
+def _is_initialized(store: DraftReading) -> bool:
+    return find(store, ClusterConfig, "config") is not None
+
+
+def _require_initialized(store: DraftReading) -> None:
     """Before the cluster has its name nobody has a role; that is no refusal of anybody."""
-    if find(store, ClusterConfig, "config") is None:
+    if not _is_initialized(store):
         raise ApiError(
             503,
             RefusalCode.NOT_INITIALIZED.value,
@@ -357,7 +363,7 @@ def _require_initialized(store: Reading) -> None:
         )
 
 
-def _require_own_tenant(asked: Asked) -> None:
+def _require_own_tenant(asked: AdminRequest) -> None:
     if asked.values["tenant_id"] not in asked.authority.tenants:
         raise forbidden("not this tenant's admin", tenant=asked.values["tenant_id"])
 
@@ -370,7 +376,7 @@ def _is_name(text: str) -> bool:
     return True
 
 
-def _token(request: Request, peer: Peer) -> str | None:
+def _token(request: Request, peer: AdminPeer) -> str | None:
     """Return the break-glass token that is used: the certificate's own, or the named one."""
     token = request.headers.get("break-glass")
     if token is not None and not _is_name(token):

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from clustor.control import Answer, Caller, Command, Reading
+from clustor.control import Answer, Caller, Command, DraftReading
 from clustor.log.types import PartitionId
 from clustor.runtime.admin.server import AdminServer
 from clustor.runtime.admin.status import group_status
 from clustor.runtime.admin.trust import note_ended
 from clustor.runtime.control.records import operator_of
-from clustor.runtime.control.service import ControlService
 from clustor.runtime.node import Node
-from clustor.runtime.pki.certificate_watch import Repeated
+from clustor.runtime.node_parts import NodeControl
+from clustor.runtime.pki.certificate_watch import RepeatedCall
 from clustor.runtime.pki.peer_trust import Disbelief
 from clustor.runtime.telemetry.node import NodeTelemetry
-from clustor.security import AuditSink as SecurityAudit
+from clustor.security import AuditPort as SecurityAudit
 from quantum.admin.identity import revoked_serials, serial_name
 from quantum.admin.pages import AdminPages
-from quantum.admin.port import RefusalNote, RefusalSink, WhyPort
+from quantum.admin.port import ExplanationPort, RefusalNote, RefusalSink
+from quantum.node.main import serve_mqtt
 from quantum.node.served import ServedBroker
 
 
 class ServicePort:
     """A node's control service as the API asks it."""
 
-    def __init__(self, service: ControlService) -> None:
+    def __init__(self, service: NodeControl) -> None:
         self._service = service
 
     async def call(self, command: Command, caller: Caller, request_id: str) -> Answer:
         return await self._service.call(command, caller, request_id)
 
-    async def state(self, linearizable: bool) -> Reading:
+    async def state(self, linearizable: bool) -> DraftReading:
         return await self._service.reading() if linearizable else self._service.state()
 
     def local_age(self) -> int | None:
@@ -58,16 +60,16 @@ class HostedGroups:
         return found
 
 
-class AuditDesk(Protocol):
+class RefusalLog(Protocol):
     """A node's signed audit log, as far as refusals go: it guards itself against storms."""
 
     def refused(self, what: str, /, *, who: str, why: str, target: str = "") -> None: ...
 
 
-class AuditSink:
+class RefusalAuditor:
     """Lets refusals of the API stand in the node's signed audit log."""
 
-    def __init__(self, desk: AuditDesk) -> None:
+    def __init__(self, desk: RefusalLog) -> None:
         self._desk = desk
 
     def note(self, refusal: RefusalNote) -> None:
@@ -86,7 +88,7 @@ class StreamsWatch:
     """
 
     def __init__(
-        self, control: ControlService, admin: AdminServer, audit: SecurityAudit | None
+        self, control: NodeControl, admin: AdminServer, audit: SecurityAudit | None
     ) -> None:
         self._control = control
         self._admin = admin
@@ -101,7 +103,11 @@ class StreamsWatch:
 
 
 def attach(
-    node: Node, admin: AdminServer, *, why: WhyPort | None = None, sink: RefusalSink | None = None
+    node: Node,
+    admin: AdminServer,
+    *,
+    why: ExplanationPort | None = None,
+    sink: RefusalSink | None = None,
 ) -> AdminPages | None:
     """Put the API on a node's admin port; None: the cluster has no control plane.
 
@@ -115,7 +121,7 @@ def attach(
     if why is None and isinstance(watch, NodeTelemetry):
         why = watch
     if sink is None and node.audit is not None:
-        sink = AuditSink(node.audit)
+        sink = RefusalAuditor(node.audit)
     pages = AdminPages(
         ServicePort(node.control),
         development=None if cluster.admin_tls else operator_of(cluster.id).identity,
@@ -126,6 +132,12 @@ def attach(
     )
     admin.api = pages
     if cluster.admin_tls:
-        Repeated(StreamsWatch(node.control, admin, node.audit).look)
+        RepeatedCall(StreamsWatch(node.control, admin, node.audit).look)
         admin.calls = None  # that page asks nobody who he is: below /v1 the certificate says it
     return pages
+
+
+async def serve(node: Node, admin: AdminServer, cluster_file: Path) -> Callable[[], None]:
+    """Serve the broker of a cluster's node, and the API beside it."""
+    attach(node, admin)
+    return await serve_mqtt(node, admin, cluster_file)

@@ -12,11 +12,19 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from clustor.control import BreakGlassToken, KeyPurpose, Reading, Role, SigningKey, find, scan
+from clustor.control import (
+    AccessRole,
+    BreakGlassToken,
+    DraftReading,
+    KeyPurpose,
+    SigningKey,
+    find,
+    scan,
+)
 from clustor.control.types import BREAK_GLASS_TTL_MS_MAX, CLOCK_SKEW_MS
 from quantum.admin.errors import forbidden, unauthenticated
-from quantum.admin.identity import GLASS, Peer
-from quantum.admin.routes import Route
+from quantum.admin.identity import GLASS, AdminPeer
+from quantum.admin.routes import AdminRoute
 
 LIFETIME_MS_MAX: Final = BREAK_GLASS_TTL_MS_MAX + CLOCK_SKEW_MS
 
@@ -36,13 +44,13 @@ def scope_of(certificate: x509.Certificate) -> str | None:
     return next((uri.removeprefix(GLASS) for uri in uris if uri.startswith(GLASS)), None)
 
 
-def require_no_glass(peer: Peer) -> None:
+def require_no_glass(peer: AdminPeer) -> None:
     """Keep break-glass certificates from pages that need none."""
     if peer.scope is not None:
         raise forbidden("a break-glass certificate is for its scope alone", scope=peer.scope)
 
 
-def require_issuer(store: Reading, certificate_der: bytes, now_ms: int) -> None:
+def require_issuer(store: DraftReading, certificate_der: bytes, now_ms: int) -> None:
     """Refuse a break-glass certificate that no BreakGlassTokenCA in force has signed (§12.4).
 
     Where none was ever registered the cluster's own authority signs, as TLS has found.
@@ -74,7 +82,7 @@ def _has_signed(public_key: bytes, certificate: x509.Certificate) -> bool:
     return True
 
 
-def require_covered(route: Route, store: Reading, peer: Peer) -> None:
+def require_covered(route: AdminRoute, store: DraftReading, peer: AdminPeer) -> None:
     """Refuse a break-glass certificate that is too long-lived, unknown, used, or for other things.
 
     The log decides again, for everybody at once: this keeps the others from it.
@@ -87,7 +95,7 @@ def require_covered(route: Route, store: Reading, peer: Peer) -> None:
             "a break-glass certificate lives five minutes at most",
             lifetime_ms=peer.lifetime_ms,
         )
-    if Role.BREAK_GLASS not in route.roles:
+    if AccessRole.BREAK_GLASS not in route.roles:
         require_no_glass(peer)
     token = find(store, BreakGlassToken, token_id_of(peer.serial))
     if token is None or token.actor_id != peer.identity or token.scope.value != peer.scope:

@@ -9,8 +9,8 @@ import msgspec
 
 from quantum.admin.errors import ApiError, conflict, malformed, not_found
 from quantum.admin.page_context import PageContext
-from quantum.admin.routes import Asked
-from quantum.node.feed_page import FeedRequest
+from quantum.admin.routes import AdminRequest
+from quantum.archive.feed_page import FeedRequest
 from quantum.node.orders import LedByAnother, OrderFailed, OrderRefused, describe_ring
 from quantum.node.rows import (
     ArchiveView,
@@ -51,7 +51,7 @@ def broker_of(api: PageContext) -> ServedBroker:
     return broker
 
 
-def tenant_of(api: PageContext, asked: Asked) -> tuple[ServedBroker, Tenant]:
+def tenant_of(api: PageContext, asked: AdminRequest) -> tuple[ServedBroker, Tenant]:
     """Return the tenant that the path names, as it is served here."""
     broker = broker_of(api)
     tenant = broker.tenant(asked.values["tenant_id"])
@@ -63,27 +63,27 @@ def tenant_of(api: PageContext, asked: Asked) -> tuple[ServedBroker, Tenant]:
 # What is in it.
 
 
-def status(api: PageContext, _asked: Asked) -> BrokerStatus:
+def status(api: PageContext, _asked: AdminRequest) -> BrokerStatus:
     return broker_of(api).views.status()
 
 
-def digests(api: PageContext, _asked: Asked) -> Digests:
+def digests(api: PageContext, _asked: AdminRequest) -> Digests:
     return broker_of(api).views.digests()
 
 
-def archive(api: PageContext, _asked: Asked) -> ArchiveView:
+def archive(api: PageContext, _asked: AdminRequest) -> ArchiveView:
     found = broker_of(api).views.archive()
     if found is None:
         raise not_found("this broker has no archive; start it with --archive URL")
     return found
 
 
-def sessions(api: PageContext, asked: Asked) -> SessionPage:
+def sessions(api: PageContext, asked: AdminRequest) -> SessionPage:
     broker, tenant = tenant_of(api, asked)
     return broker.views.sessions(tenant, *_span(asked))
 
 
-def session(api: PageContext, asked: Asked) -> SessionView:
+def session(api: PageContext, asked: AdminRequest) -> SessionView:
     broker, tenant = tenant_of(api, asked)
     found = broker.views.session(tenant, asked.values["client_id"].encode())
     if found is None:
@@ -91,17 +91,17 @@ def session(api: PageContext, asked: Asked) -> SessionView:
     return found
 
 
-def clients(api: PageContext, asked: Asked) -> ClientPage:
+def clients(api: PageContext, asked: AdminRequest) -> ClientPage:
     broker, tenant = tenant_of(api, asked)
     return broker.views.clients(tenant, *_span(asked))
 
 
-def topics(api: PageContext, asked: Asked) -> TopicPage:
+def topics(api: PageContext, asked: AdminRequest) -> TopicPage:
     broker, tenant = tenant_of(api, asked)
     return broker.views.topics(tenant, *_span(asked))
 
 
-def retained(api: PageContext, asked: Asked) -> RetainedPage:
+def retained(api: PageContext, asked: AdminRequest) -> RetainedPage:
     broker, tenant = tenant_of(api, asked)
     wanted, after, limit = _span(asked)
     try:
@@ -111,20 +111,20 @@ def retained(api: PageContext, asked: Asked) -> RetainedPage:
     return broker.views.retained(tenant, wanted, after, limit)
 
 
-def _span(asked: Asked) -> tuple[bytes, bytes, int]:
+def _span(asked: AdminRequest) -> tuple[bytes, bytes, int]:
     values = asked.values
     wanted = values.get("contains", values.get("filter")) or ""
     return wanted.encode(), (values["after"] or "").encode(), values["limit"]
 
 
-def ring(api: PageContext, asked: Asked) -> RingView:
+def ring(api: PageContext, asked: AdminRequest) -> RingView:
     return describe_ring(tenant_of(api, asked)[1])
 
 
 # What is ordered.
 
 
-def kick(api: PageContext, asked: Asked) -> SessionEnded:
+def kick(api: PageContext, asked: AdminRequest) -> SessionEnded:
     """End a session; who leads its partition does it."""
     broker, tenant = tenant_of(api, asked)
     name = asked.values["client_id"]
@@ -148,7 +148,7 @@ def led_by_another(broker: ServedBroker, leader: int | None) -> ApiError:
     )
 
 
-def grow(api: PageContext, asked: Asked) -> RingOrdered:
+def grow(api: PageContext, asked: AdminRequest) -> RingOrdered:
     broker, tenant = tenant_of(api, asked)
     try:
         return broker.orders.grow(tenant, asked.body.prg_count, asked.caller.identity)
@@ -163,11 +163,11 @@ def grow(api: PageContext, asked: Asked) -> RingOrdered:
 # The feed.
 
 
-def feed(api: PageContext, _asked: Asked) -> FeedDirectory:
+def feed(api: PageContext, _asked: AdminRequest) -> FeedDirectory:
     return broker_of(api).feeding.directory()
 
 
-async def feed_page(api: PageContext, asked: Asked) -> bytes:
+async def feed_page(api: PageContext, asked: AdminRequest) -> bytes:
     """Return a sealed page of entries."""
     values = asked.values
     request = FeedRequest(

@@ -10,7 +10,7 @@ from clustor import control as c
 from clustor.control.types import Count, Name
 from quantum.admin.answers import list_page
 from quantum.admin.reading import listing
-from quantum.admin.routes import Parameter, Route, page
+from quantum.admin.routes import AdminRoute, Parameter, page
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1_000
@@ -33,7 +33,9 @@ TENANT: Final[dict[str, Any]] = {"tenant_id": Name}
 GROUP: Final[dict[str, Any]] = {"partition_id": Count}
 
 
-def list_route(path: str, kind: Any, says: str, summary: str, *columns: str, **more: Any) -> Route:
+def list_route(
+    path: str, kind: Any, says: str, summary: str, *columns: str, **more: Any
+) -> AdminRoute:
     """List all objects of a kind, by pages."""
     return page(
         path, listing(kind), list_page(kind), says, summary, query=PAGED, columns=columns, **more

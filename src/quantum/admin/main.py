@@ -5,23 +5,16 @@ The broker of `quantum.node.main`, with `/v1` on its admin port; the same flags 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
-from clustor.runtime import main as clustor_main
-from clustor.runtime.admin.server import AdminServer
-from clustor.runtime.node import Node
-from quantum.admin.attaching import attach
-from quantum.node.main import serve_mqtt
-
-
-async def serve(node: Node, admin: AdminServer, cluster_file: Path) -> Callable[[], None]:
-    """Serve MQTT, and the API beside it."""
-    attach(node, admin)
-    return await serve_mqtt(node, admin, cluster_file)
+import gc
 
 
 def main() -> None:
+    """Run the node; what is imported for it is no garbage, and is not searched for any."""
+    gc.disable()
+    from clustor.runtime import main as clustor_main
+    from quantum.admin.attaching import serve
+
+    gc.enable()
     clustor_main.main(serve)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from quantum.admin.errors import ApiError, malformed, not_found
-from quantum.admin.routes import REQUIRED, Parameter, Route
+from quantum.admin.routes import REQUIRED, AdminRoute, Parameter
 from quantum.admin.shapes import taken
 
 QUERY_PARTS_MAX: Final = 16
@@ -20,14 +20,14 @@ _TRUTH: Final = {"true": True, "false": False}
 class RouteTable:
     """The routes by path. A path of fixed parts is found before one with places."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._by_path: dict[str, dict[str, Route]] = {}
+    def __init__(self, routes: Iterable[AdminRoute]) -> None:
+        self._by_path: dict[str, dict[str, AdminRoute]] = {}
         for route in routes:
             self._by_path.setdefault(route.path, {})[route.method] = route
         ordered = sorted(self._by_path, key=lambda path: path.count("{"))
         self._patterns = [(_pattern(path), self._by_path[path]) for path in ordered]
 
-    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+    def find(self, method: str, path: str) -> tuple[AdminRoute, dict[str, str]]:
         """Return the route with the texts of its places; raises ApiError."""
         for pattern, methods in self._patterns:
             found = pattern.fullmatch(path)
@@ -62,11 +62,11 @@ def _text(quoted: str) -> str:
         raise malformed("the path is not UTF-8") from None
 
 
-def bind_path(route: Route, texts: Mapping[str, str]) -> dict[str, Any]:
+def bind_path(route: AdminRoute, texts: Mapping[str, str]) -> dict[str, Any]:
     return {each.name: _read(each, texts[each.name]) for each in route.path_parameters}
 
 
-def bind_query(route: Route, query: str) -> dict[str, Any]:
+def bind_query(route: AdminRoute, query: str) -> dict[str, Any]:
     """Read a query: each name once, none that the page does not know."""
     given = _parts(query)
     known = {each.name: each for each in route.query}
@@ -115,7 +115,7 @@ def _number_or(parameter: Parameter, text: str) -> object:
     return int(text) if is_number and re.fullmatch(r"0|[1-9][0-9]{0,15}", text) else text
 
 
-def bind_body(route: Route, body: bytes) -> Any:
+def bind_body(route: AdminRoute, body: bytes) -> Any:
     """Read the body strictly: an unknown member is refused."""
     if route.body is None:
         if body:

@@ -9,17 +9,17 @@ import msgspec
 from quantum.admin.broker_pages import tenant_of
 from quantum.admin.errors import ApiError, malformed
 from quantum.admin.page_context import PageContext
-from quantum.admin.routes import Asked
-from quantum.node.inner_client import ClientLost, ClientRefused
+from quantum.admin.routes import AdminRequest
+from quantum.node.inner_client import ClientLost, InnerClientRefused
 from quantum.node.messages import (
     BadCursor,
-    Caller,
     CursorEnded,
     Fetch,
+    MessageCaller,
     Messages,
     TooManyAtOnce,
 )
-from quantum.node.rows import Row, Small
+from quantum.node.rows import Small, TableRow
 from quantum.node.views import payload_of
 from quantum.protocols.mqtt.codec import (
     MqttError,
@@ -36,7 +36,7 @@ MESSAGES_MAX: Final = 1_000
 BYTES_MAX: Final = 1 << 20
 WAIT_MS_MAX: Final = 8_000
 KEEP_SECONDS_MAX: Final = 3_600
-_REFUSED: Final = (ClientRefused, ClientLost, TooManyAtOnce, MqttError)
+_REFUSED: Final = (InnerClientRefused, ClientLost, TooManyAtOnce, MqttError)
 
 Topic: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=65_535)]
 Short: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
@@ -59,7 +59,7 @@ class PublishBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     user_properties: Pairs = ()
 
 
-class Published(Row, frozen=True, kw_only=True):
+class Published(TableRow, frozen=True, kw_only=True):
     """`acknowledged`: a quorum has it on disk. At QoS 0 nobody says so."""
 
     acknowledged: bool
@@ -77,7 +77,7 @@ class PollBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     bytes_max: Annotated[int, msgspec.Meta(ge=1, le=BYTES_MAX)] = BYTES_MAX
 
 
-class MessageRow(Row, frozen=True, kw_only=True):
+class MessageRow(TableRow, frozen=True, kw_only=True):
     """A message; its payload as text where it is text."""
 
     topic: str
@@ -92,14 +92,14 @@ class MessageRow(Row, frozen=True, kw_only=True):
     user_properties: list[tuple[str, str]]
 
 
-class Polled(Row, frozen=True, kw_only=True):
+class Polled(TableRow, frozen=True, kw_only=True):
     """What came. The next request names `cursor`, and so acknowledges these; null: none is kept."""
 
     messages: list[MessageRow]
     cursor: str | None
 
 
-async def publish(api: PageContext, asked: Asked) -> Published:
+async def publish(api: PageContext, asked: AdminRequest) -> Published:
     """Publish, and answer when a quorum has it."""
     body: PublishBody = asked.body
     messages, caller = _caller(api, asked)
@@ -110,7 +110,7 @@ async def publish(api: PageContext, asked: Asked) -> Published:
         raise refusal_of(error) from None
 
 
-async def poll(api: PageContext, asked: Asked) -> Polled:
+async def poll(api: PageContext, asked: AdminRequest) -> Polled:
     """Wait for messages, no longer than the request lets it."""
     body: PollBody = asked.body
     if bool(body.filters) == (body.cursor is not None):
@@ -143,9 +143,9 @@ async def poll(api: PageContext, asked: Asked) -> Polled:
     return Polled(messages=[_row(each) for each in found.messages], cursor=found.cursor)
 
 
-def _caller(api: PageContext, asked: Asked) -> tuple[Messages, Caller]:
+def _caller(api: PageContext, asked: AdminRequest) -> tuple[Messages, MessageCaller]:
     broker, tenant = tenant_of(api, asked)
-    return broker.messages, Caller(tenant.name, asked.caller.identity, asked.encrypted)
+    return broker.messages, MessageCaller(tenant.name, asked.caller.identity, asked.encrypted)
 
 
 def _message(body: PublishBody) -> Publish:
@@ -217,7 +217,7 @@ def refusal_of(error: Exception) -> ApiError:
         then = "repeat it: a message may come twice, none is lost that was acknowledged"
         facts = {"maybe_applied": True}
         return ApiError(503, "NoAnswer", str(error), next=then, facts=facts)
-    assert isinstance(error, ClientRefused)
+    assert isinstance(error, InnerClientRefused)
     status, then = _REFUSALS.get(error.reason, (422, "correct what the message names"))
     words = str(error) or error.reason.name.replace("_", " ").lower()
     return ApiError(

@@ -22,7 +22,7 @@ from clustor.control import (
     is_stale,
     scan,
 )
-from clustor.runtime.telemetry.journal import LogLevels as ProcessLevels
+from clustor.runtime.telemetry.journal import JournalLevels as ProcessLevels
 from quantum.admin.answers import (
     GroupView,
     ListPage,
@@ -37,7 +37,7 @@ from quantum.admin.errors import not_found
 from quantum.admin.page_context import PageContext
 from quantum.admin.port import RefusalNote
 from quantum.admin.reading import revision_of
-from quantum.admin.routes import Asked
+from quantum.admin.routes import AdminRequest
 
 REFUSALS_KEPT_MAX: Final = 1_024
 REFUSAL_LINES_MAX: Final = 100  # in a window: who is refused must not fill the disk
@@ -47,7 +47,7 @@ _LEVELS: Final = ProcessLevels()
 journal = logging.getLogger("quantum.audit")
 
 
-class Level(StrEnum):
+class JournalLevel(StrEnum):
     DEBUG = "DEBUG"
     INFO = "INFO"
     WARNING = "WARNING"
@@ -58,7 +58,7 @@ class Level(StrEnum):
 class SetLogLevelBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much a part of this node says, until it starts again."""
 
-    level: Level
+    level: JournalLevel
     logger: Annotated[
         str,
         msgspec.Meta(pattern=r"^(clustor|quantum|slipstream)(\.[a-z_]{1,32}){0,3}$(?!\n)"),
@@ -68,7 +68,7 @@ class SetLogLevelBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 # Nodes.
 
 
-def nodes(api: PageContext, asked: Asked) -> ListPage[NodeView]:
+def nodes(api: PageContext, asked: AdminRequest) -> ListPage[NodeView]:
     """List the nodes, each with its own last word and whether that still counts."""
     after = int(asked.values["after"] or -1)
     wanted = [each for each in scan(asked.store, NodeSpec) if each.node_id > after]
@@ -80,14 +80,14 @@ def nodes(api: PageContext, asked: Asked) -> ListPage[NodeView]:
     )
 
 
-def node(api: PageContext, asked: Asked) -> NodeView:
+def node(api: PageContext, asked: AdminRequest) -> NodeView:
     found = find(asked.store, NodeSpec, asked.values["node_id"])
     if found is None:
         raise not_found("no such NodeSpec", name=str(asked.values["node_id"]))
     return _node(api, asked, found)
 
 
-def _node(api: PageContext, asked: Asked, spec: NodeSpec) -> NodeView:
+def _node(api: PageContext, asked: AdminRequest, spec: NodeSpec) -> NodeView:
     report = find(asked.store, NodeReport, spec.node_id)
     now_ms = api.now_ms()
     state = "None" if report is None else "Stale" if is_stale(report) else "Fresh"
@@ -102,7 +102,7 @@ def _node(api: PageContext, asked: Asked, spec: NodeSpec) -> NodeView:
 # Groups.
 
 
-def groups(api: PageContext, asked: Asked) -> ListPage[GroupView]:
+def groups(api: PageContext, asked: AdminRequest) -> ListPage[GroupView]:
     """List the groups that are placed, and those that this node hosts without a placement."""
     after = int(asked.values["after"] or -1)
     hosted = api.groups.numbers() if api.groups is not None else ()
@@ -116,14 +116,14 @@ def groups(api: PageContext, asked: Asked) -> ListPage[GroupView]:
     )
 
 
-def group(api: PageContext, asked: Asked) -> GroupView:
+def group(api: PageContext, asked: AdminRequest) -> GroupView:
     found = _group(api, asked, asked.values["partition_id"])
     if found.placement is None and found.local is None:
         raise not_found("no such group", group=found.group)
     return found
 
 
-def _group(api: PageContext, asked: Asked, number: int) -> GroupView:
+def _group(api: PageContext, asked: AdminRequest, number: int) -> GroupView:
     hosted = api.groups.status(number) if api.groups is not None else None
     published = find(asked.store, PublishedProof, number)
     return GroupView(
@@ -137,7 +137,7 @@ def _group(api: PageContext, asked: Asked, number: int) -> GroupView:
     )
 
 
-def why(api: PageContext, asked: Asked) -> WhyAnswer:
+def why(api: PageContext, asked: AdminRequest) -> WhyAnswer:
     number, question = asked.values["partition_id"], asked.values["question"]
     found = api.why.why(number, question.value) if api.why is not None else None
     if found is None:
@@ -148,11 +148,11 @@ def why(api: PageContext, asked: Asked) -> WhyAnswer:
 # What it logs.
 
 
-def log_levels(_api: PageContext, _asked: Asked) -> LogLevels:
+def log_levels(_api: PageContext, _asked: AdminRequest) -> LogLevels:
     return LogLevels(items=[_level(name) for name in _LEVELS.names()])
 
 
-def set_log_level(_api: PageContext, asked: Asked) -> LogLevel:
+def set_log_level(_api: PageContext, asked: AdminRequest) -> LogLevel:
     body: SetLogLevelBody = asked.body
     _LEVELS.set(body.level.value, body.logger)
     journal.warning("%s set the level of %s to %s", asked.caller.identity, body.logger, body.level)
@@ -191,6 +191,6 @@ class RefusalRing:
         return list(self._newest)[: -limit - 1 : -1]
 
 
-def refusals(api: PageContext, asked: Asked) -> Refusals:
+def refusals(api: PageContext, asked: AdminRequest) -> Refusals:
     rows: list[Any] = [asdict(each) for each in api.refusals.newest(asked.values["limit"])]
     return Refusals(items=[RefusalRow(**row) for row in rows], total=api.refusals.total)

@@ -13,7 +13,7 @@ import msgspec
 from clustor.control import canonical
 from clustor.runtime.admin.http import JSON
 from quantum.admin.errors import ErrorBody
-from quantum.admin.routes import REQUIRED, Parameter, Route
+from quantum.admin.routes import REQUIRED, AdminRoute, Parameter
 from quantum.admin.shapes import schema_of
 from quantum.admin.words import about
 
@@ -45,12 +45,12 @@ _HEADERS: Final = (
 )
 
 
-def document(routes: Iterable[Route]) -> bytes:
+def document(routes: Iterable[AdminRoute]) -> bytes:
     """Return the document, as canonical JSON."""
     return canonical(build(tuple(routes)))
 
 
-def build(routes: tuple[Route, ...]) -> dict[str, Any]:
+def build(routes: tuple[AdminRoute, ...]) -> dict[str, Any]:
     """Describe every route, and the types that they take and give."""
     bodies = [route.body for route in routes if route.body is not None]
     answers = [route.answer for route in routes]
@@ -134,7 +134,7 @@ def _renamed(schema: Any, names: dict[str, str]) -> Any:
     return {key: _renamed(each, names) for key, each in schema.items()}
 
 
-def _operation(route: Route, answer: Any, error: Any) -> dict[str, Any]:
+def _operation(route: AdminRoute, answer: Any, error: Any) -> dict[str, Any]:
     parameters = [_parameter(each, "path") for each in route.path_parameters]
     parameters += [_parameter(each, "query") for each in route.query]
     if route.make is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from quantum.admin.port import ControlPort, GroupsPort, RefusalNote, WhyPort
+from quantum.admin.port import ControlPort, ExplanationPort, GroupsPort, RefusalNote
 
 if TYPE_CHECKING:
     from quantum.node.served import ServedBroker
@@ -25,7 +25,7 @@ class PageContext(Protocol):
     port: ControlPort
     broker: Callable[[], ServedBroker | None]
     development: str | None
-    why: WhyPort | None
+    why: ExplanationPort | None
     groups: GroupsPort | None
     now_ms: Callable[[], int]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from clustor.control import Answer, Caller, Command, Reading
+from clustor.control import Answer, Caller, Command, DraftReading
 
 
 class ControlPort(Protocol):
@@ -16,7 +16,7 @@ class ControlPort(Protocol):
         """Let a call be decided by the log; raises ControlUnavailable."""
         ...
 
-    async def state(self, linearizable: bool) -> Reading:
+    async def state(self, linearizable: bool) -> DraftReading:
         """Return what can be read now, good until the next await; raises ControlUnavailable.
 
         Linearizable: no older than anything that was answered before. Else: this node's copy.
@@ -28,7 +28,7 @@ class ControlPort(Protocol):
         ...
 
 
-class WhyPort(Protocol):
+class ExplanationPort(Protocol):
     """Explains what a group does not do (clustor §13.2)."""
 
     def why(self, group: int, question: str) -> object | None:

@@ -13,19 +13,19 @@ from clustor.control import (
     RING_RECORDS_MAX,
     AclPolicy,
     AuditRecord,
+    AuditRing,
     CertificateBundle,
     ConfigHead,
     ConfigVersion,
     DefinitionBundle,
+    DraftReading,
     FeatureGate,
     FeatureManifest,
     KeyEpochs,
     QuotaPolicy,
-    Reading,
-    Ring,
     RoutingMap,
-    Scope,
     ScopeKind,
+    SettingScope,
     SigningKey,
     TenantSpec,
     cluster_state,
@@ -38,30 +38,30 @@ from clustor.control import (
 from clustor.control.draft import prefix_of, scan_records
 from clustor.control.objects import Object
 from clustor.control.tenants import CLUSTER
-from clustor.kv import Key, Page, Record, prefix_end
+from clustor.kv import Key, KvRecord, RecordPage, prefix_end
 from quantum.admin.answers import (
-    Access,
+    AccessAnswer,
     AuditRow,
     BundleRow,
     ClusterState,
-    Configuration,
+    ConfigurationAnswer,
     ConfigValue,
     Features,
     GroupState,
-    Keys,
+    KeysAnswer,
     ListPage,
     TenantState,
 )
 from quantum.admin.errors import malformed, not_found
 from quantum.admin.page_context import PageContext
-from quantum.admin.routes import Asked, ReadPage
+from quantum.admin.routes import AdminRequest, ReadPage
 from quantum.admin.shapes import shown
 from quantum.config.live import SET, USER_PREFIX, takes
 
 PAGE_BYTES_MAX: Final = 4 << 20
 
 
-def revision_of(store: Reading) -> int:
+def revision_of(store: DraftReading) -> int:
     return store.range(b"", b"\0", 1).revision
 
 
@@ -70,7 +70,7 @@ def listing(
 ) -> ReadPage:
     """List the objects of a kind by key; `within` names the query's parts of the prefix."""
 
-    def read(_api: PageContext, asked: Asked) -> ListPage[object]:
+    def read(_api: PageContext, asked: AdminRequest) -> ListPage[object]:
         prefix = prefix_of(kind, *(asked.values[each] for each in within))
         records, after = _page(asked, prefix)
         found = [decode_object(kind, record.value) for record in records]
@@ -80,7 +80,7 @@ def listing(
     return read
 
 
-def _page(asked: Asked, prefix: bytes) -> tuple[list[Record], str | None]:
+def _page(asked: AdminRequest, prefix: bytes) -> tuple[list[KvRecord], str | None]:
     """Take what fits: at most `limit` records, and no more than a page holds."""
     limit, after = asked.values["limit"], asked.values["after"]
     start = prefix if after is None else prefix + after.encode() + b"\0"
@@ -95,14 +95,14 @@ def _page(asked: Asked, prefix: bytes) -> tuple[list[Record], str | None]:
     return records, _tail(records[-1], prefix) if page.more else None
 
 
-def _tail(record: Record, prefix: bytes) -> str:
+def _tail(record: KvRecord, prefix: bytes) -> str:
     return record.key.removeprefix(prefix).decode()
 
 
 def item(kind: type[Object], *parts: str) -> ReadPage:
     """Show the object that these parameters name."""
 
-    def read(_api: PageContext, asked: Asked) -> Object:
+    def read(_api: PageContext, asked: AdminRequest) -> Object:
         return _need(asked.store, kind, *(asked.values[each] for each in parts))
 
     return read
@@ -111,13 +111,13 @@ def item(kind: type[Object], *parts: str) -> ReadPage:
 def item_at(kind: type[Object], name: str) -> ReadPage:
     """Show an object of which there is one."""
 
-    def read(_api: PageContext, asked: Asked) -> Object:
+    def read(_api: PageContext, asked: AdminRequest) -> Object:
         return _need(asked.store, kind, name)
 
     return read
 
 
-def _need(store: Reading, kind: type[Object], *parts: str | int) -> Object:
+def _need(store: DraftReading, kind: type[Object], *parts: str | int) -> Object:
     found = find(store, kind, *parts)
     if found is None:
         raise not_found(f"no such {kind.__name__}", name="/".join(map(str, parts)))
@@ -127,7 +127,7 @@ def _need(store: Reading, kind: type[Object], *parts: str | int) -> Object:
 # Tenants.
 
 
-def tenant(_api: PageContext, asked: Asked) -> TenantState:
+def tenant(_api: PageContext, asked: AdminRequest) -> TenantState:
     name = asked.values["tenant_id"]
     return TenantState(
         tenant=_need(asked.store, TenantSpec, name),
@@ -138,23 +138,23 @@ def tenant(_api: PageContext, asked: Asked) -> TenantState:
     )
 
 
-def _of_tenant(make: Callable[[Reading, str], Object]) -> ReadPage:
-    def read(_api: PageContext, asked: Asked) -> Object:
+def _of_tenant(make: Callable[[DraftReading, str], Object]) -> ReadPage:
+    def read(_api: PageContext, asked: AdminRequest) -> Object:
         _need(asked.store, TenantSpec, asked.values["tenant_id"])
         return make(asked.store, asked.values["tenant_id"])
 
     return read
 
 
-def _quotas(store: Reading, name: str) -> QuotaPolicy:
+def _quotas(store: DraftReading, name: str) -> QuotaPolicy:
     return find(store, QuotaPolicy, name) or QuotaPolicy(tenant_id=name)
 
 
-def _acls(store: Reading, name: str) -> AclPolicy:
+def _acls(store: DraftReading, name: str) -> AclPolicy:
     return find(store, AclPolicy, name) or AclPolicy(tenant_id=name, version=0, rules=())
 
 
-def _trust(store: Reading, name: str) -> CertificateBundle:
+def _trust(store: DraftReading, name: str) -> CertificateBundle:
     none = CertificateBundle(owner=name, version=0, roots=(), revoked=(), published_at=0)
     return find(store, CertificateBundle, name) or none
 
@@ -164,22 +164,22 @@ tenant_acls: Final = _of_tenant(_acls)
 tenant_trust: Final = _of_tenant(_trust)
 
 
-def cluster_trust(_api: PageContext, asked: Asked) -> CertificateBundle:
+def cluster_trust(_api: PageContext, asked: AdminRequest) -> CertificateBundle:
     return _trust(asked.store, CLUSTER)
 
 
 # Gatherings.
 
 
-def features(_api: PageContext, asked: Asked) -> Features:
+def features(_api: PageContext, asked: AdminRequest) -> Features:
     return Features(
         manifest=find(asked.store, FeatureManifest, "manifest"),
         gates=list(scan(asked.store, FeatureGate)),
     )
 
 
-def keys(_api: PageContext, asked: Asked) -> Keys:
-    return Keys(
+def keys(_api: PageContext, asked: AdminRequest) -> KeysAnswer:
+    return KeysAnswer(
         epochs=find(asked.store, KeyEpochs, "newest"), keys=list(scan(asked.store, SigningKey))
     )
 
@@ -195,7 +195,7 @@ def bundle_row(bundle: DefinitionBundle) -> BundleRow:
     )
 
 
-def audit(_api: PageContext, asked: Asked) -> ListPage[AuditRow]:
+def audit(_api: PageContext, asked: AdminRequest) -> ListPage[AuditRow]:
     """List the newest records first; `after` goes on where a page ended."""
     ring, limit, after = (asked.values[each] for each in ("ring", "limit", "after"))
     prefix = prefix_of(AuditRecord, ring.value)
@@ -213,18 +213,18 @@ def _audit_row(record: AuditRecord) -> AuditRow:
     return AuditRow(**facts | {"answer": msgspec.json.decode(record.answer)})
 
 
-def _ring_length(store: Reading, ring: Ring) -> int:
+def _ring_length(store: DraftReading, ring: AuditRing) -> int:
     prefix = prefix_of(AuditRecord, ring.value)
     oldest = _oldest_sequence(store, prefix)
     return 0 if oldest is None else _newest_sequence(store, prefix) - oldest + 1
 
 
-def _oldest_sequence(store: Reading, prefix: bytes) -> int | None:
+def _oldest_sequence(store: DraftReading, prefix: bytes) -> int | None:
     first = store.range(prefix, prefix_end(prefix), 1).records
     return decode_object(AuditRecord, first[0].value).sequence if first else None
 
 
-def _newest_sequence(store: Reading, prefix: bytes) -> int:
+def _newest_sequence(store: DraftReading, prefix: bytes) -> int:
     """Find the end of a ring: its sequences have no holes, so halving finds it."""
     low = _oldest_sequence(store, prefix)
     if low is None:
@@ -242,12 +242,12 @@ def _newest_sequence(store: Reading, prefix: bytes) -> int:
 # Configuration.
 
 
-def scope_of(values: Mapping[str, Any]) -> Scope:
+def scope_of(values: Mapping[str, Any]) -> SettingScope:
     """Read `?scope=` and `?name=`; the cluster's scope has no name of its own."""
     kind, name = values["scope"], values["name"]
     if (kind is ScopeKind.CLUSTER) != (name == "all"):
         raise malformed("the scope Cluster has no name, and every other scope has one", name=name)
-    return Scope(kind=kind, name=name)
+    return SettingScope(kind=kind, name=name)
 
 
 def veiled(version: ConfigVersion) -> ConfigVersion:
@@ -259,13 +259,13 @@ def veiled(version: ConfigVersion) -> ConfigVersion:
     return msgspec.structs.replace(version, document=shown)
 
 
-def configuration(_api: PageContext, asked: Asked) -> Configuration:
+def configuration(_api: PageContext, asked: AdminRequest) -> ConfigurationAnswer:
     scope = scope_of(asked.values)
     head = find(asked.store, ConfigHead, scope.kind.value, scope.name)
     if head is None:
-        return Configuration(scope=scope, version=0, oldest=0, in_force=None)
+        return ConfigurationAnswer(scope=scope, version=0, oldest=0, in_force=None)
     parts = (scope.kind.value, scope.name, head.version)
-    return Configuration(
+    return ConfigurationAnswer(
         scope=scope,
         version=head.version,
         oldest=head.oldest,
@@ -275,14 +275,14 @@ def configuration(_api: PageContext, asked: Asked) -> Configuration:
     )
 
 
-def explained(_api: PageContext, asked: Asked) -> ConfigValue:
+def explained(_api: PageContext, asked: AdminRequest) -> ConfigValue:
     """Say which scope gives a key its value, of the widest to the narrowest that are named."""
     key = asked.values["key"]
-    scopes = [Scope(kind=ScopeKind.CLUSTER)]
+    scopes = [SettingScope(kind=ScopeKind.CLUSTER)]
     for kind in (ScopeKind.NODE, ScopeKind.PARTITION, ScopeKind.TENANT, ScopeKind.DEFINITION):
         name = asked.values[kind.value.lower()]
         if name is not None:
-            scopes.append(Scope(kind=kind, name=name))
+            scopes.append(SettingScope(kind=kind, name=name))
     found = explain(asked.store, key, scopes)
     if found is None:
         raise not_found("no scope sets this key", key=key, scopes=[s.kind.value for s in scopes])
@@ -315,28 +315,28 @@ _SHOWN: Final = (
 class Copy:
     """Records of some prefixes as they stood at one moment: what is built of them may take long."""
 
-    def __init__(self, store: Reading) -> None:
+    def __init__(self, store: DraftReading) -> None:
         self.revision = revision_of(store)
         self._by_prefix = {
             prefix.encode(): list(scan_records(store, prefix.encode())) for prefix in _SHOWN
         }
         self._by_key = {r.key: r for records in self._by_prefix.values() for r in records}
-        self.audit_records = sum(_ring_length(store, ring) for ring in Ring)
+        self.audit_records = sum(_ring_length(store, ring) for ring in AuditRing)
 
-    def get(self, key: Key) -> Record | None:
+    def get(self, key: Key) -> KvRecord | None:
         return self._by_key.get(key)
 
-    def range(self, start: bytes, _end: bytes | None, _limit: int) -> Page:
-        return Page(self.revision, self._by_prefix.get(start, []), more=False)  # type: ignore[arg-type]
+    def range(self, start: bytes, _end: bytes | None, _limit: int) -> RecordPage:
+        return RecordPage(self.revision, self._by_prefix.get(start, []), more=False)  # type: ignore[arg-type]
 
 
-async def whole_cluster(api: PageContext, asked: Asked) -> bytes:
+async def whole_cluster(api: PageContext, asked: AdminRequest) -> bytes:
     """Show everything at one revision; a large cluster is encoded beside the event loop."""
     copy, age_ms = Copy(asked.store), api.port.local_age()
     return await asyncio.to_thread(_whole, api, asked, copy, age_ms)
 
 
-def _whole(api: PageContext, asked: Asked, copy: Copy, age_ms: int | None) -> bytes:
+def _whole(api: PageContext, asked: AdminRequest, copy: Copy, age_ms: int | None) -> bytes:
     found = cluster_state(copy)
     found["partitions"] = [GroupState(**each) for each in found["partitions"]]
     found["audit_records"] = copy.audit_records
@@ -346,11 +346,11 @@ def _whole(api: PageContext, asked: Asked, copy: Copy, age_ms: int | None) -> by
     return shown(ClusterState, state)
 
 
-def access_of(api: PageContext, asked: Asked) -> Access:
+def access_of(api: PageContext, asked: AdminRequest) -> AccessAnswer:
     message = "roles are those of /v1/roles"
     if api.development is not None:
         message = "development: plaintext on loopback, and every caller is this Operator"
-    return Access(
+    return AccessAnswer(
         identity=asked.authority.identity,
         roles=tuple(sorted(asked.authority.roles)),
         development=api.development is not None,

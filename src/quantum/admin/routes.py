@@ -15,16 +15,24 @@ from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
 import msgspec
 
-from clustor.control import KINDS, Caller, Command, CommandKind, Freshness, Reading, Role
-from clustor.control.rbac import Authority
+from clustor.control import (
+    KINDS,
+    AccessRole,
+    CacheFreshness,
+    Caller,
+    Command,
+    CommandKind,
+    DraftReading,
+)
+from clustor.control.rbac import CallerAuthority
 from clustor.runtime.admin.http import JSON
 from quantum.admin.answers import CallDone
 from quantum.admin.words import about
 
-READERS: Final = frozenset({Role.OPERATOR, Role.OBSERVER, Role.NODE})
-TENANT_READERS: Final = READERS | {Role.TENANT_ADMIN}
-OPERATORS: Final = frozenset({Role.OPERATOR})
-ANYBODY: Final[frozenset[Role]] = frozenset()
+READERS: Final = frozenset({AccessRole.OPERATOR, AccessRole.OBSERVER, AccessRole.NODE})
+TENANT_READERS: Final = READERS | {AccessRole.TENANT_ADMIN}
+OPERATORS: Final = frozenset({AccessRole.OPERATOR})
+ANYBODY: Final[frozenset[AccessRole]] = frozenset()
 """Whoever has a certificate."""
 
 READ_CODES: Final = (400, 401, 403, 404, 421, 503, 504)
@@ -61,12 +69,12 @@ LINEARIZABLE: Final = Parameter(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AdminRequest:
     """A request that was understood; `store` is good until the next await."""
 
-    store: Reading
+    store: DraftReading
     caller: Caller
-    authority: Authority
+    authority: CallerAuthority
     values: Mapping[str, Any]
     body: Any
     request_id: str
@@ -76,12 +84,12 @@ class Asked:
     """A tenant's quotas as this node's broker holds them, whoever said them."""
 
 
-ReadPage: TypeAlias = Callable[[Any, Asked], object | Awaitable[object]]
-MakeCommand: TypeAlias = Callable[[Asked], Command]
+ReadPage: TypeAlias = Callable[[Any, AdminRequest], object | Awaitable[object]]
+MakeCommand: TypeAlias = Callable[[AdminRequest], Command]
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class AdminRoute:
     """One row. Exactly one of `make` (a call) and `read` (a page of this node) is set."""
 
     method: str
@@ -89,7 +97,7 @@ class Route:
     name: str
     summary: str
     answer: Any
-    roles: frozenset[Role]
+    roles: frozenset[AccessRole]
     codes: tuple[int, ...]
     path_parameters: tuple[Parameter, ...] = ()
     query: tuple[Parameter, ...] = ()
@@ -99,7 +107,7 @@ class Route:
     kind: CommandKind | None = None
     check: Callable[[Any], None] | None = None
     """Refuses a command that the control plane would take and no broker could carry out."""
-    remark: Callable[[Any, Asked], Mapping[str, object]] | None = None
+    remark: Callable[[Any, AdminRequest], Mapping[str, object]] | None = None
     """What is said beside the result of a command."""
     own_tenant: bool = False
     """Whether a TenantAdmin sees it for the tenants that are theirs."""
@@ -119,7 +127,7 @@ class Route:
         return self.method != "GET"
 
     @property
-    def freshness(self) -> Freshness | None:
+    def freshness(self) -> CacheFreshness | None:
         return self.kind.freshness if self.kind is not None else None
 
 
@@ -133,7 +141,7 @@ def call(
     query: tuple[str, ...] = (),
     preset: Mapping[str, object] | None = None,
     name: str = "",
-) -> Route:
+) -> AdminRoute:
     """Make the route of a command; `preset` members are said by the path itself."""
     members = {each.name: each for each in msgspec.structs.fields(command)}
     in_path = tuple(_PLACE.findall(path))
@@ -143,14 +151,14 @@ def call(
     has_body = method not in ("GET", "DELETE")
     assert has_body or not left, f"{method} {path} leaves {[m.name for m in left]}"
 
-    def make(asked: Asked) -> Command:
+    def make(asked: AdminRequest) -> Command:
         given = {} if asked.body is None else _members(asked.body)
         found: Command = msgspec.convert(
             {**preset, **asked.values, **given}, type=command, from_attributes=True
         )
         return found
 
-    return Route(
+    return AdminRoute(
         method=method,
         path=path,
         name=name or command.__name__,
@@ -176,7 +184,7 @@ def page(
     summary: str,
     *,
     method: str = "GET",
-    roles: frozenset[Role] = READERS,
+    roles: frozenset[AccessRole] = READERS,
     kinds: Mapping[str, Any] | None = None,
     query: tuple[Parameter, ...] = (),
     body: type[msgspec.Struct] | None = None,
@@ -186,11 +194,11 @@ def page(
     is_local: bool = False,
     media: str = JSON,
     codes: tuple[int, ...] = (),
-) -> Route:
+) -> AdminRoute:
     """Make the route of something that is read, or done, at this node."""
     places = _PLACE.findall(path)
     parameters = tuple(Parameter(each, (kinds or {})[each], about(each)) for each in places)
-    return Route(
+    return AdminRoute(
         method=method,
         path=path,
         name=command_line.title().replace(" ", "").replace("-", ""),

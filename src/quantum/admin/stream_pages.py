@@ -11,7 +11,7 @@ from clustor.runtime.stream_reads import ReaderBusy
 from quantum.admin.broker_pages import led_by_another, tenant_of
 from quantum.admin.errors import ApiError, conflict, malformed, not_found
 from quantum.admin.page_context import PageContext
-from quantum.admin.routes import Asked
+from quantum.admin.routes import AdminRequest
 from quantum.broker.stream_table import Stream
 from quantum.mesh.tenant import Tenant
 from quantum.model.records import Record
@@ -57,7 +57,7 @@ class DeleteBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Nothing has to be said."""
 
 
-def streams(api: PageContext, asked: Asked) -> StreamPage:
+def streams(api: PageContext, asked: AdminRequest) -> StreamPage:
     """List the streams of a tenant, by name."""
     broker, tenant = tenant_of(api, asked)
     after, limit = (asked.values["after"] or "").encode(), asked.values["limit"]
@@ -66,12 +66,12 @@ def streams(api: PageContext, asked: Asked) -> StreamPage:
     return StreamPage(items=rows, after=rows[-1].name if len(found) > limit else None)
 
 
-def stream(api: PageContext, asked: Asked) -> StreamInfo:
+def stream(api: PageContext, asked: AdminRequest) -> StreamInfo:
     broker, tenant = tenant_of(api, asked)
     return _info(broker, tenant, asked.values["stream"])
 
 
-async def create(api: PageContext, asked: Asked) -> StreamInfo:
+async def create(api: PageContext, asked: AdminRequest) -> StreamInfo:
     """Make a stream; answered when every partition captures."""
     broker, tenant = tenant_of(api, asked)
     body: CreateBody = asked.body
@@ -83,7 +83,7 @@ async def create(api: PageContext, asked: Asked) -> StreamInfo:
     return _info(broker, tenant, body.name)
 
 
-async def delete(api: PageContext, asked: Asked) -> StreamGone:
+async def delete(api: PageContext, asked: AdminRequest) -> StreamGone:
     """End a stream, and delete what it holds."""
     broker, tenant = tenant_of(api, asked)
     name = asked.values["stream"]
@@ -104,7 +104,7 @@ def _refused(broker: ServedBroker, refusal: Exception) -> ApiError:
     return ApiError(503, "NoAnswer", str(refusal), next="repeat it: the same order changes nothing")
 
 
-async def records(api: PageContext, asked: Asked) -> StreamRecords:
+async def records(api: PageContext, asked: AdminRequest) -> StreamRecords:
     """Read messages of one partition, from an offset or a time on."""
     broker, tenant = tenant_of(api, asked)
     values = asked.values

@@ -8,12 +8,13 @@ from quantum.admin import (
     table_broker,
     table_cluster,
     table_groups,
+    table_queues,
     table_streams,
     table_tenants,
 )
-from quantum.admin.routes import Route
+from quantum.admin.routes import AdminRoute
 
-ROUTES: Final[tuple[Route, ...]] = (
+ROUTES: Final[tuple[AdminRoute, ...]] = (
     *table_cluster.CLUSTER,
     *table_cluster.NODES,
     *table_cluster.KEYS,
@@ -28,6 +29,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *table_broker.SESSIONS,
     *table_broker.MESSAGES,
     *table_streams.STREAMS,
+    *table_queues.QUEUES,
     *table_groups.GROUPS,
     *table_groups.PROOFS,
     *table_groups.FEATURES,

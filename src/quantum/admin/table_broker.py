@@ -7,16 +7,16 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from clustor.control import Role
+from clustor.control import AccessRole
 from clustor.control.types import Count, Name
 from quantum.admin import broker_pages as b
 from quantum.admin import message_pages as m
 from quantum.admin.listings import AFTER, LIMIT, TENANT
 from quantum.admin.routes import OPERATORS, TENANT_READERS, Parameter, page
+from quantum.archive.feed_page import PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX
 from quantum.node import rows as w
-from quantum.node.feed_page import PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX
 
-_SENDERS: Final = OPERATORS | {Role.TENANT_ADMIN}
+_SENDERS: Final = OPERATORS | {AccessRole.TENANT_ADMIN}
 """Who may publish and fetch; what of it is up to the tenant's access rules."""
 _Text: Final = Annotated[str, msgspec.Meta(max_length=4096)]
 _Client: Final = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]

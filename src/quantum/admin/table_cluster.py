@@ -11,7 +11,7 @@ from quantum.admin import reading as r
 from quantum.admin.answers import (
     AuditRow,
     ClusterState,
-    Keys,
+    KeysAnswer,
     LogLevel,
     LogLevels,
     NodeView,
@@ -142,7 +142,7 @@ KEYS: Final = (
         "7 --activates-at 1790000000000",
     ),
     call("DELETE", "/v1/keys/deks/{epoch}", c.ForgetDek, "keys forget-dek", "7"),
-    page("/v1/keys", r.keys, Keys, "keys list", "Show the key epochs, and the public keys."),
+    page("/v1/keys", r.keys, KeysAnswer, "keys list", "Show the key epochs, and the public keys."),
     call(
         "POST",
         "/v1/keys",
@@ -191,7 +191,9 @@ AUDIT: Final = (
         "audit list",
         "List the newest calls: who did what, when, and what became of it.",
         query=(
-            Parameter("ring", c.Ring, "calls, or what nodes publish", default=c.Ring.CALLS),
+            Parameter(
+                "ring", c.AuditRing, "calls, or what nodes publish", default=c.AuditRing.CALLS
+            ),
             *BY_NUMBER,
         ),
         columns=("sequence", "at", "identity", "kind", "outcome", "touched"),

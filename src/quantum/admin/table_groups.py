@@ -6,7 +6,7 @@ from typing import Final
 
 from clustor import control as c
 from clustor.control.types import Name
-from clustor.telemetry import Question
+from clustor.telemetry import WhyQuestion
 from quantum.admin import node_pages as n
 from quantum.admin import reading as r
 from quantum.admin.answers import BundleRow, Features, GroupView, WhyAnswer, list_page
@@ -38,7 +38,7 @@ GROUPS: Final = (
         WhyAnswer,
         "groups why",
         "Ask this node why a group does not lead, write, compact or take more.",
-        kinds={**GROUP, "question": Question},
+        kinds={**GROUP, "question": WhyQuestion},
         example="11 WhyNotLeader",
     ),
     call(

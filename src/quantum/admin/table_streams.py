@@ -6,14 +6,14 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from clustor.control import Role
+from clustor.control import AccessRole
 from clustor.control.types import Count
 from quantum.admin import stream_pages as s
 from quantum.admin.listings import AFTER, LIMIT, TENANT
 from quantum.admin.routes import OPERATORS, TENANT_READERS, Parameter, page
 from quantum.node import rows as w
 
-_OWNERS: Final = OPERATORS | {Role.TENANT_ADMIN}
+_OWNERS: Final = OPERATORS | {AccessRole.TENANT_ADMIN}
 _STREAM: Final[dict[str, Any]] = {**TENANT, "stream": s.StreamName}
 _BEHIND: Final = Parameter(
     "after", Annotated[str, msgspec.Meta(max_length=249)] | None, AFTER.about, default=None

@@ -9,7 +9,7 @@ from clustor import control as c
 from clustor.control.types import Count, Name
 from quantum.admin import reading as r
 from quantum.admin import taking_effect as t
-from quantum.admin.answers import Configuration, ConfigValue, TenantState, list_page
+from quantum.admin.answers import ConfigurationAnswer, ConfigValue, TenantState, list_page
 from quantum.admin.listings import PAGED, SCOPE, TENANT, list_route
 from quantum.admin.routes import TENANT_READERS, Parameter, call, page
 
@@ -192,7 +192,7 @@ CONFIG: Final = (
     page(
         "/v1/config",
         r.configuration,
-        Configuration,
+        ConfigurationAnswer,
         "config show",
         "Show the document of a scope that is in force.",
         query=SCOPE,

@@ -15,16 +15,16 @@ from clustor.control import (
     ConfigHead,
     ConfigVersion,
     QuotaPolicy,
-    Scope,
     ScopeKind,
     SetAcls,
     SetConfiguration,
     SetQuotas,
+    SettingScope,
     find,
 )
 from clustor.control.types import Count, Name
 from quantum.admin.errors import conflict, malformed, not_found
-from quantum.admin.routes import Asked
+from quantum.admin.routes import AdminRequest
 from quantum.config.live import SET, USER_PREFIX, Takes, effects, mistakes
 from quantum.tenancy import QUOTA_MAXIMA
 from quantum.tenants.control_words import rule_mistakes
@@ -51,7 +51,7 @@ class ChangeQuotasBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     expected_version: Count | None = None
 
 
-def change_quotas(asked: Asked) -> SetQuotas:
+def change_quotas(asked: AdminRequest) -> SetQuotas:
     """Lay the named quotas over those that stand; the version keeps two changes from mixing."""
     tenant, wanted = asked.values["tenant_id"], asked.body.expected_version
     held = find(asked.store, QuotaPolicy, tenant)
@@ -80,7 +80,7 @@ def check_rules(command: SetAcls) -> None:
         raise malformed("; ".join(found))
 
 
-def set_configuration(asked: Asked) -> SetConfiguration:
+def set_configuration(asked: AdminRequest) -> SetConfiguration:
     """Take a document; a password that only says that it is set stays what it is.
 
     Documents are read with their passwords veiled, and written whole: who changes something else
@@ -103,7 +103,7 @@ def _is_veil(key: str, value: object) -> bool:
     return key.startswith(USER_PREFIX) and value == SET
 
 
-def _document(asked: Asked, scope: Scope, version: int) -> Mapping[str, object]:
+def _document(asked: AdminRequest, scope: SettingScope, version: int) -> Mapping[str, object]:
     """Return the document that stands, which must be the version that the caller has read."""
     head = find(asked.store, ConfigHead, scope.kind.value, scope.name)
     stands = 0 if head is None else head.version
@@ -120,13 +120,13 @@ def check_configuration(command: SetConfiguration) -> None:
         raise malformed("; ".join(found))
 
 
-def configuration_effects(command: SetConfiguration, _asked: Asked) -> Mapping[str, object]:
+def configuration_effects(command: SetConfiguration, _asked: AdminRequest) -> Mapping[str, object]:
     """Say when brokers take each key up."""
     of_tenant = command.scope.kind is ScopeKind.TENANT
     return {"takes_effect": effects(command.document, of_tenant=of_tenant)}
 
 
-def quota_effects(command: SetQuotas, asked: Asked) -> Mapping[str, object]:
+def quota_effects(command: SetQuotas, asked: AdminRequest) -> Mapping[str, object]:
     """Say when brokers take each quota up that was named, and how far a grace goes beyond it."""
     grace_ms = command.quotas.get(_GRACE, QuotaPolicy(tenant_id="").overage_grace_ms)
 

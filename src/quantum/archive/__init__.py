@@ -23,29 +23,39 @@ from quantum.archive.errors import (
     ArchiveUnreachable,
 )
 from quantum.archive.listing import Listing
+from quantum.archive.names import groups_url
 from quantum.archive.objects import Objects, open_objects
 from quantum.archive.planning import (
     ArchiveSegment,
     ArchiveSnapshot,
     CloseSegment,
-    Compacted,
+    CompactionHold,
     Diverged,
-    Hold,
-    LogView,
+    EntriesCompacted,
     Next,
+    ReplicaLog,
     UpToDate,
     decide_hold,
     plan_next,
 )
-from quantum.archive.records import AppliedWith, DroppedRow, GapRow, Record, SegmentRow, SnapshotRow
-from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
-from quantum.archive.verifying import Finding, FindingKind, Verified, verify_prg
+from quantum.archive.records import (
+    AppliedWith,
+    ChainRecord,
+    DroppedRow,
+    GapRow,
+    SegmentRow,
+    SnapshotRow,
+)
+from quantum.archive.types import Bounds, IndexRange, LogPiece, PrgId, SnapshotRef
+from quantum.archive.verifying import ArchiveFinding, ArchiveFindingKind, Verified, verify_prg
 
 __all__ = [
     "AppliedWith",
     "ArchiveConflict",
     "ArchiveDamaged",
     "ArchiveError",
+    "ArchiveFinding",
+    "ArchiveFindingKind",
     "ArchiveForeign",
     "ArchiveFormatUnknown",
     "ArchiveMissing",
@@ -56,24 +66,22 @@ __all__ = [
     "ArchivedLog",
     "AuditExporter",
     "Bounds",
+    "ChainRecord",
     "CloseSegment",
-    "Compacted",
+    "CompactionHold",
     "Diverged",
     "DroppedRow",
+    "EntriesCompacted",
     "ExportMark",
-    "Finding",
-    "FindingKind",
     "GapRow",
-    "Hold",
     "IndexRange",
     "Listing",
-    "LogView",
+    "LogPiece",
     "Next",
     "Objects",
-    "Piece",
     "PrgArchiver",
     "PrgId",
-    "Record",
+    "ReplicaLog",
     "SegmentRow",
     "SnapshotRef",
     "SnapshotRow",
@@ -84,6 +92,7 @@ __all__ = [
     "archived_prgs",
     "decide_hold",
     "forget_export",
+    "groups_url",
     "object_names",
     "open_objects",
     "plan_next",

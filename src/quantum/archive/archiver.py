@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from blake3 import blake3
 
-from clustor.log import KeyRing
 from clustor.log.errors import CorruptLog
+from clustor.log.keys import KeyRing
 from clustor.log.steps import Storage
 from clustor.log.types import PartitionId
 from quantum.archive.chain import append_record, check_owner, next_record, read_listing, refreshed
@@ -26,8 +26,8 @@ from quantum.archive.objects import Objects
 from quantum.archive.planning import (
     ArchiveSegment,
     ArchiveSnapshot,
-    LogView,
     Next,
+    ReplicaLog,
     plan_next,
 )
 from quantum.archive.records import AppliedWith, GapRow, Row
@@ -67,7 +67,7 @@ class PrgArchiver:
         self.listing = found
         return found
 
-    def step(self, view: LogView, storage: Storage, now_ms: int) -> Next:
+    def step(self, view: ReplicaLog, storage: Storage, now_ms: int) -> Next:
         """Archive the next object, if there is one; return what was next.
 
         Raises ArchiveError, and what reading the log raises. An ArchiveConflict is no failure:
@@ -84,12 +84,12 @@ class PrgArchiver:
                 pass
         return following
 
-    def record_gap(self, view: LogView, first: int, last: int, reason: str, now_ms: int) -> None:
+    def record_gap(self, view: ReplicaLog, first: int, last: int, reason: str, now_ms: int) -> None:
         """Write down that entries are in no replica's log any more: the archive goes on behind."""
         self.refresh()
         self._archive(GapRow(first, last, reason), view, now_ms)
 
-    def _segment(self, wanted: ArchiveSegment, view: LogView, storage: Storage) -> Row:
+    def _segment(self, wanted: ArchiveSegment, view: ReplicaLog, storage: Storage) -> Row:
         examined = examine_segment(storage, wanted.segment_seq, self.keys, self.pace)
         self.passing("segment examined")
         row = row_of(self.prg, examined, wanted.extents, wanted.first, view.entries)
@@ -110,7 +110,7 @@ class PrgArchiver:
         if self.objects.size(name) != size:
             self.objects.put(name, _unchanged(name, digest, pieces))
 
-    def _archive(self, row: Row, view: LogView, now_ms: int) -> None:
+    def _archive(self, row: Row, view: ReplicaLog, now_ms: int) -> None:
         assert self.listing is not None
         record = next_record(
             self.listing,

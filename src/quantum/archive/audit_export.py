@@ -25,8 +25,8 @@ from clustor.runtime.disk import DirectoryStorage
 from clustor.security import (
     NOTHING,
     AuditFollower,
+    BatchRun,
     LineDigest,
-    Run,
     decode_line,
     digest_of,
     read_anchor,
@@ -173,7 +173,7 @@ class AuditExporter:
         self._mark(log_id, newest.last, newest.head)
         return AuditFollower(log_id, newest.last, newest.head)
 
-    def _create(self, run: Run) -> Run:
+    def _create(self, run: BatchRun) -> BatchRun:
         """Create a run's object, or take the one that is there already; return what it holds."""
         assert self._follower is not None
         name = ArchivedLog(self._node, self._follower.log_id).object_name(run.first)
@@ -189,10 +189,10 @@ class AuditExporter:
         write_durably(self._directory / MARK_FILE, msgspec.json.encode(mark) + b"\n")
 
 
-def _run_of(name: str, data: bytes) -> Run:
+def _run_of(name: str, data: bytes) -> BatchRun:
     """Read an object's first and last line; raises ArchiveDamaged."""
     lines = data.removesuffix(b"\n").split(b"\n")
     first, last = decode_line(lines[0]), decode_line(lines[-1])
     if first is None or last is None or not data.endswith(b"\n"):
         raise ArchiveDamaged("an object of the audit log is not what was written", object=name)
-    return Run(first.sequence, last.sequence, data, digest_of(lines[-1]))
+    return BatchRun(first.sequence, last.sequence, data, digest_of(lines[-1]))

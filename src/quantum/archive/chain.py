@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clustor.log import KeyRing
+from clustor.log.keys import KeyRing
 from quantum.archive.errors import (
     ArchiveConflict,
     ArchiveDamaged,
@@ -19,8 +19,8 @@ from quantum.archive.records import (
     RECORD_BYTES_MAX,
     RETENTION_VERSION,
     AppliedWith,
+    ChainRecord,
     DroppedRow,
-    Record,
     Row,
     check_mac,
     decode_record,
@@ -70,12 +70,12 @@ def refreshed(objects: Objects, listing: Listing, keys: KeyRing | None) -> Listi
         listing = follow(listing, record, digest)
 
 
-def read_record(objects: Objects, prg: PrgId, seq: int) -> tuple[Record, str]:
+def read_record(objects: Objects, prg: PrgId, seq: int) -> tuple[ChainRecord, str]:
     """Read one record as it is, and its digest."""
     return _read(objects, prg, seq, None)
 
 
-def _read(objects: Objects, prg: PrgId, seq: int, keys: KeyRing | None) -> tuple[Record, str]:
+def _read(objects: Objects, prg: PrgId, seq: int, keys: KeyRing | None) -> tuple[ChainRecord, str]:
     try:
         data = objects.get(record_name(prg, seq), RECORD_BYTES_MAX)
         record = decode_record(data)
@@ -108,13 +108,13 @@ def next_record(
     now_ms: int,
     mac_epoch: int,
     applied_with: AppliedWith | None = None,
-) -> Record:
+) -> ChainRecord:
     """Make the record that would continue a listing. Raises ArchiveForeign."""
     check_owner(listing, cluster, partition)
     seq = listing.seq + 1
     added, listed = tuple(rows), to_list(listing)
     drops = any(isinstance(row, DroppedRow) for row in (*added, *(listed or ())))
-    return Record(
+    return ChainRecord(
         format_version=RETENTION_VERSION if drops else FORMAT_VERSION,
         cluster=cluster,
         prg=str(listing.prg),
@@ -130,7 +130,9 @@ def next_record(
     )
 
 
-def append_record(objects: Objects, listing: Listing, record: Record, keys: KeyRing) -> Listing:
+def append_record(
+    objects: Objects, listing: Listing, record: ChainRecord, keys: KeyRing
+) -> Listing:
     """Continue the chain, or raise ArchiveConflict: another archiver was first.
 
     A creation whose answer was lost counts as ours when the very bytes are there.

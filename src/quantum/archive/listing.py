@@ -13,9 +13,9 @@ from quantum.archive.records import (
     NO_DIGEST,
     PAGE_RECORDS,
     AppliedWith,
+    ChainRecord,
     DroppedRow,
     GapRow,
-    Record,
     Row,
     SegmentRow,
     SnapshotRow,
@@ -86,7 +86,7 @@ class Listing:
         return found if found is not None and found.first <= index else None
 
 
-def follow(listing: Listing, record: Record, digest: str) -> Listing:
+def follow(listing: Listing, record: ChainRecord, digest: str) -> Listing:
     """Return what is listed behind the next record; ArchiveDamaged where it does not follow."""
     _check_chain(listing, record)
     following = replace(
@@ -102,7 +102,7 @@ def follow(listing: Listing, record: Record, digest: str) -> Listing:
     return _added(following, record.added)
 
 
-def begin_with(prg: PrgId, pages: Sequence[Record], digest: str) -> Listing:
+def begin_with(prg: PrgId, pages: Sequence[ChainRecord], digest: str) -> Listing:
     """Return what is listed behind the last of these pages, believing what they say of others.
 
     They are all books, then the pages since the last book; `digest` is of the last one.
@@ -152,7 +152,7 @@ def to_list(listing: Listing) -> tuple[Row, ...] | None:
     return listing.page if is_page(listing.seq + 1) else None
 
 
-def _check_chain(listing: Listing, record: Record) -> None:
+def _check_chain(listing: Listing, record: ChainRecord) -> None:
     cause = ""
     if record.prg != str(listing.prg):
         cause = "of another partition"

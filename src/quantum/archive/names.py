@@ -3,6 +3,9 @@
 <tenant>/<number>/segments/<first>-<last>.<blake3>     a segment as it was on the leader's disk
 <tenant>/<number>/snapshots/<base>.<blake3>            a snapshot's manifest and its chunks
 <tenant>/<number>/manifest/<seq>.json                  one record of the chain that lists them
+
+_groups/control/0/…, _groups/kv/<number>/…             the same of the cluster's own groups
+_backups/<milliseconds>.json                           points that can be gone back to
 """
 
 from __future__ import annotations
@@ -12,7 +15,14 @@ import re
 from quantum.archive.types import PrgId
 
 MANIFEST_FOLDER = "manifest"
+GROUPS_FOLDER = "_groups"
 _RECORD = re.compile(r"([a-z0-9][a-z0-9-]*)/(\d{1,9})/manifest/(\d{20})\.json")
+
+
+def groups_url(url: str) -> str:
+    """Return where the cluster's own groups are archived, for an archive of tenants' messages."""
+    head, mark, query = url.partition("?")
+    return f"{head.rstrip('/')}/{GROUPS_FOLDER}{mark}{query}"
 
 
 def folder(prg: PrgId) -> str:

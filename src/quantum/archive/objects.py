@@ -1,4 +1,4 @@
-"""Object stores: the few calls that an archive needs, on S3 and its like or on a directory.
+"""Object stores: the few calls that archives and tables need, on S3 and its like or a directory.
 
 A directory has its own code, not `obstore`'s: a log is deleted once its archive has it, so what
 is put there must be on the disk, name and bytes, before the call returns.
@@ -10,11 +10,12 @@ import contextlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -24,9 +25,20 @@ from obstore.store import from_url
 from clustor.runtime.data_directory import sync_directory
 from quantum.archive.errors import ArchiveMissing, ArchiveMisuse, ArchiveUnreachable
 
+RETRY_SECONDS: Final = 20
 _PART_BYTES: Final = 8 << 20
 _PARTS_AT_ONCE: Final = 2
 _TEMPORARY: Final = ".part-"
+_TEMPORARIES: Final = (_TEMPORARY, ".new-")
+"""How files begin that are not whole yet; the second in tables of earlier releases."""
+
+
+class StoredObject(NamedTuple):
+    """An object that is there, whole."""
+
+    name: str
+    bytes: int
+    modified_ms: int
 
 
 class Objects(Protocol):
@@ -47,8 +59,11 @@ class Objects(Protocol):
     def size(self, name: str) -> int | None:
         """Return an object's length, None where there is none."""
 
+    def entries(self, prefix: str) -> list[StoredObject]:
+        """List all objects below a prefix that ends in a slash, or is empty; sorted by name."""
+
     def names(self, prefix: str) -> list[str]:
-        """List all names below a prefix that ends in a slash, or is empty; sorted."""
+        """List all names below such a prefix; sorted."""
 
     def folders(self, prefix: str) -> list[str]:
         """List the folders right below such a prefix, without slashes; sorted."""
@@ -57,10 +72,12 @@ class Objects(Protocol):
         """Remove an object for good; one that is not there is no error."""
 
 
-def open_objects(url: str) -> Objects:
+def open_objects(url: str, retry_seconds: int = RETRY_SECONDS) -> Objects:
     """Open a store by its URL: `file:///…`, `s3://bucket/prefix` and what else obstore knows.
 
-    Credentials come from the environment, never from the URL. Raises ArchiveMisuse.
+    Credentials come from the environment, never from the URL. A call is tried again for so long
+    before it fails: an archiver waits and says why meanwhile, a job has nobody to say it to.
+    Raises ArchiveMisuse.
     """
     parts = urlsplit(url)
     if parts.username or parts.password:
@@ -72,8 +89,10 @@ def open_objects(url: str) -> Objects:
     if not parts.scheme:
         raise ArchiveMisuse("not a URL", url=url)
     try:
-        # An archiver waits and tries again by itself, and says why meanwhile.
-        retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+        retries: Any = {
+            "max_retries": max(3, retry_seconds // RETRY_SECONDS),
+            "retry_timeout": timedelta(seconds=retry_seconds),
+        }
         return StoreObjects(
             from_url(url, client_options={"allow_http": True}, retry_config=retries)
         )
@@ -90,12 +109,17 @@ class DirectoryObjects:
     def create(self, name: str, data: bytes) -> bool:
         with _disk(name):
             with self._written(name, [data]) as (temporary, path):
-                try:
-                    os.link(temporary, path)
-                except FileExistsError:
-                    return False
+                made = _link(temporary, path)
+            # Also where it was there before: whoever made it may have died before this line.
             sync_directory(path.parent)
-        return True
+        return made
+
+    def link(self, name: str, other: str) -> None:
+        """Give an object a second name; one that is there stays."""
+        with _disk(name):
+            path = self._path(other)
+            self._make(path.parent)
+            _link(self._path(name), path)
 
     def put(self, name: str, pieces: Iterable[bytes]) -> None:
         with _disk(name):
@@ -122,13 +146,21 @@ class DirectoryObjects:
             except FileNotFoundError:
                 return None
 
-    def names(self, prefix: str) -> list[str]:
+    def entries(self, prefix: str) -> list[StoredObject]:
         with _disk(prefix):
-            return sorted(
-                path.relative_to(self._root).as_posix()
-                for path in (self._root / prefix).rglob("*")
-                if path.is_file() and not path.name.startswith(_TEMPORARY)
-            )
+            return sorted(self._found(prefix))
+
+    def _found(self, prefix: str) -> Iterator[StoredObject]:
+        for path in (self._root / prefix).rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode) and not path.name.startswith(_TEMPORARIES):
+                    name = path.relative_to(self._root).as_posix()
+                    modified_ms = status.st_mtime_ns // 1_000_000
+                    yield StoredObject(name, status.st_size, modified_ms)
+
+    def names(self, prefix: str) -> list[str]:
+        return [each.name for each in self.entries(prefix)]
 
     def folders(self, prefix: str) -> list[str]:
         with _disk(prefix):
@@ -171,6 +203,14 @@ class DirectoryObjects:
             self._make(directory.parent)
             directory.mkdir(exist_ok=True)
             sync_directory(directory.parent)
+
+
+def _link(existing: Path, name: Path) -> bool:
+    try:
+        os.link(existing, name)
+    except FileExistsError:
+        return False
+    return True
 
 
 class StoreObjects:
@@ -221,10 +261,21 @@ class StoreObjects:
             except FileNotFoundError:
                 return None
 
-    def names(self, prefix: str) -> list[str]:
+    def entries(self, prefix: str) -> list[StoredObject]:
         with _store(prefix):
             found = obstore.list(self._store, prefix or None)
-            return sorted(str(each["path"]) for chunk in found for each in chunk)
+            return sorted(
+                StoredObject(
+                    str(each["path"]),
+                    int(each["size"]),
+                    int(each["last_modified"].timestamp() * 1_000),
+                )
+                for chunk in found
+                for each in chunk
+            )
+
+    def names(self, prefix: str) -> list[str]:
+        return [each.name for each in self.entries(prefix)]
 
     def folders(self, prefix: str) -> list[str]:
         with _store(prefix):

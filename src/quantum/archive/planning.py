@@ -14,7 +14,7 @@ from quantum.archive.records import SegmentRow
 
 
 @dataclass(frozen=True, slots=True)
-class LogView:
+class ReplicaLog:
     """One replica's log at a moment: the map is a copy, the rest are values."""
 
     entries: LogMap
@@ -44,7 +44,7 @@ class ArchiveSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class EntriesCompacted:
     """The next entries are not in this replica's log any more."""
 
     first: int
@@ -72,10 +72,12 @@ class UpToDate:
     """Everything committed is archived, or not yet to be."""
 
 
-Next: TypeAlias = ArchiveSegment | ArchiveSnapshot | Compacted | CloseSegment | Diverged | UpToDate
+Next: TypeAlias = (
+    ArchiveSegment | ArchiveSnapshot | EntriesCompacted | CloseSegment | Diverged | UpToDate
+)
 
 
-def plan_next(listing: Listing, view: LogView) -> Next:
+def plan_next(listing: Listing, view: ReplicaLog) -> Next:
     """Decide what to archive next: the log in order, then the newest snapshot."""
     entries = view.entries
     first = listing.last + 1 if listing.stretches else entries.base_index + 1
@@ -85,7 +87,7 @@ def plan_next(listing: Listing, view: LogView) -> Next:
         if ours != ends.last_term:
             return Diverged(ends.last, ends.last_term, ours)
     if first <= entries.base_index:
-        return Compacted(first, entries.base_index)
+        return EntriesCompacted(first, entries.base_index)
     if first <= min(view.committed, entries.last_index):
         seq = entries.locate(first)[0].segment_seq
         if seq not in view.closed:
@@ -96,7 +98,7 @@ def plan_next(listing: Listing, view: LogView) -> Next:
     return _snapshot(listing, view) or UpToDate()
 
 
-def _snapshot(listing: Listing, view: LogView) -> ArchiveSnapshot | None:
+def _snapshot(listing: Listing, view: ReplicaLog) -> ArchiveSnapshot | None:
     """Return the newest full snapshot, if it is newer than what is archived."""
     newest = max((row.base_index for row in listing.snapshots), default=-1)
     for snapshot in reversed(view.snapshots):
@@ -110,23 +112,27 @@ def _snapshot(listing: Listing, view: LogView) -> ArchiveSnapshot | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class CompactionHold:
     """How far the log may be compacted: through `through`, or as it likes where that is None."""
 
     through: int | None
     reason: str
 
 
-def decide_hold(archived_last: int | None, view: LogView, bytes_max: int) -> Hold:
+def decide_hold(archived_last: int | None, view: ReplicaLog, bytes_max: int) -> CompactionHold:
     """Let the log wait for the archive, but not grow beyond a bound.
 
     `archived_last` is None while the archive could not be read yet: then nothing may go.
     """
     if view.log_bytes > bytes_max:
         reason = f"the log has {view.log_bytes} bytes, more than the {bytes_max} it may wait with"
-        return Hold(None, f"compaction no longer waits for the archive: {reason}")
+        return CompactionHold(None, f"compaction no longer waits for the archive: {reason}")
     if archived_last is None:
-        return Hold(view.entries.base_index, "compaction waits: the archive was not read yet")
+        return CompactionHold(
+            view.entries.base_index, "compaction waits: the archive was not read yet"
+        )
     if archived_last >= view.entries.last_index:
-        return Hold(archived_last, "")
-    return Hold(archived_last, f"compaction waits for the archive beyond index {archived_last}")
+        return CompactionHold(archived_last, "")
+    return CompactionHold(
+        archived_last, f"compaction waits for the archive beyond index {archived_last}"
+    )

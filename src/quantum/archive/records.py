@@ -17,8 +17,8 @@ import rfc8785
 from blake3 import blake3
 from msgspec import Meta
 
-from clustor.log import KeyRing
 from clustor.log.errors import KeyUnavailable
+from clustor.log.keys import KeyRing
 from clustor.log.types import LogId, MacEpoch, PartitionId
 from quantum.archive.errors import ArchiveDamaged, ArchiveFormatUnknown
 
@@ -119,7 +119,7 @@ class AppliedWith(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dedupe_horizon_seconds: _Count = 259_200
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ChainRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One record of the chain. `listed` is what the records before it added, in pages and books."""
 
     format: str = FORMAT
@@ -145,15 +145,15 @@ class _Version(msgspec.Struct):
     format_version: int = 0
 
 
-_decoder = msgspec.json.Decoder(Record, strict=True)
+_decoder = msgspec.json.Decoder(ChainRecord, strict=True)
 
 
-def _canonical(record: Record) -> bytes:
+def _canonical(record: ChainRecord) -> bytes:
     members: Any = msgspec.to_builtins(record)
     return rfc8785.dumps(members)
 
 
-def _key(record: Record, keys: KeyRing) -> bytes:
+def _key(record: ChainRecord, keys: KeyRing) -> bytes:
     epoch, partition = MacEpoch(record.mac_epoch), PartitionId(record.partition)
     return keys.mac_key(epoch, partition, _MAC_DOMAIN)
 
@@ -162,19 +162,19 @@ def _key_name(key: bytes) -> str:
     return hmac.digest(key, b"quantum archive key name", "sha256").hex()[:16]
 
 
-def _mac(record: Record, key: bytes) -> str:
+def _mac(record: ChainRecord, key: bytes) -> str:
     bare = _canonical(msgspec.structs.replace(record, mac=""))
     return hmac.digest(key, bare, "sha256").hex()
 
 
-def encode_record(record: Record, keys: KeyRing) -> bytes:
+def encode_record(record: ChainRecord, keys: KeyRing) -> bytes:
     """Seal a record and return its bytes."""
     key = _key(record, keys)
     named = msgspec.structs.replace(record, key_name=_key_name(key))
     return _canonical(msgspec.structs.replace(named, mac=_mac(named, key)))
 
 
-def decode_record(data: bytes) -> Record:
+def decode_record(data: bytes) -> ChainRecord:
     """Read a record, strictly. Raises ArchiveFormatUnknown and ArchiveDamaged.
 
     Nothing vouches for it yet: `check_mac` does, with the keys.
@@ -196,7 +196,7 @@ def decode_record(data: bytes) -> Record:
     return record
 
 
-def check_mac(record: Record, keys: KeyRing) -> None:
+def check_mac(record: ChainRecord, keys: KeyRing) -> None:
     """Raise ArchiveDamaged unless somebody with the tenant's keys wrote this very record.
 
     Raises KeyUnavailable without the key of its epoch, or with another one.

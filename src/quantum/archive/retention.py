@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from clustor.log import KeyRing
+from clustor.log.keys import KeyRing
 from quantum.archive.chain import append_record, next_record
 from quantum.archive.listing import Listing, Stretch
 from quantum.archive.names import folder

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
-from clustor.log import KeyRing
 from clustor.log.errors import LogMisuse
+from clustor.log.keys import KeyRing
 from clustor.log.logmap import Extent, LogMap
 from clustor.log.reader import read_entries
 from clustor.log.scan import SegmentScanner
@@ -43,7 +43,7 @@ class SegmentOpen(LogMisuse):
 
 
 @dataclass(slots=True)
-class Examined:
+class ExaminedSegment:
     """What was found in a whole segment, every byte of it authentic."""
 
     header: SegmentHeader
@@ -53,7 +53,9 @@ class Examined:
     last_time_ms: int | None
 
 
-def examine_segment(storage: Storage, seq: SegmentSeq, keys: KeyRing, pace: Pace) -> Examined:
+def examine_segment(
+    storage: Storage, seq: SegmentSeq, keys: KeyRing, pace: Pace
+) -> ExaminedSegment:
     """Read a closed segment, authenticate it, and find the times in it.
 
     Raises SegmentOpen while its trailer is not on disk, CorruptLog, KeyUnavailable, and
@@ -76,7 +78,7 @@ def examine_segment(storage: Storage, seq: SegmentSeq, keys: KeyRing, pace: Pace
     for piece in segment_pieces(storage, seq, lambda _: None):
         digest.update(piece)
         size += len(piece)
-    return Examined(scanner.header, size, digest.hexdigest(), low, high)
+    return ExaminedSegment(scanner.header, size, digest.hexdigest(), low, high)
 
 
 def segment_pieces(storage: Storage, seq: SegmentSeq, pace: Pace) -> Iterator[bytes]:
@@ -114,7 +116,7 @@ def _stamp(command: bytes) -> int | None:
 
 
 def row_of(
-    prg: PrgId, examined: Examined, extents: Sequence[Extent], first: int, entries: LogMap
+    prg: PrgId, examined: ExaminedSegment, extents: Sequence[Extent], first: int, entries: LogMap
 ) -> SegmentRow:
     """Describe a segment that stands for its live entries from `first` on."""
     last = extents[-1].last_index

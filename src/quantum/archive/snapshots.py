@@ -14,7 +14,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from clustor.log import KeyRing
+from clustor.log.keys import KeyRing
 from clustor.log.steps import Storage
 from clustor.log.types import PartitionId
 from clustor.snapshot.catalog import AuthorizedSnapshot

@@ -42,7 +42,7 @@ class IndexRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LogPiece:
     """A stretch of a log that is cheap to read as a whole; times are None where not known.
 
     Where they are known, every command in it was stamped within them, both included.
@@ -65,7 +65,7 @@ class Bounds:
     prg: PrgId
     first: int
     last: int
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[LogPiece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Final
 
 from blake3 import blake3
 
-from clustor.log import KeyRing
 from clustor.log.errors import CorruptLog, KeyUnavailable, LogError
+from clustor.log.keys import KeyRing
 from clustor.log.types import PartitionId
-from clustor.snapshot.errors import SnapshotError
+from clustor.snapshot.errors import SnapshotFailure
 from quantum.archive.chain import read_record
 from quantum.archive.errors import ArchiveDamaged, ArchiveFormatUnknown, ArchiveMissing
 from quantum.archive.listing import Listing, follow
@@ -26,7 +26,7 @@ from quantum.archive.types import PrgId
 _READ_BYTES: Final = 8 << 20
 
 
-class FindingKind(StrEnum):
+class ArchiveFindingKind(StrEnum):
     MISSING = "missing"
     ALTERED = "altered"
     WRONG_KEY = "wrong key"
@@ -35,15 +35,15 @@ class FindingKind(StrEnum):
     GAP = "gap"  # written down when no replica had the entries any more
 
 
-HARMLESS: Final = frozenset({FindingKind.UNLISTED, FindingKind.GAP})
+HARMLESS: Final = frozenset({ArchiveFindingKind.UNLISTED, ArchiveFindingKind.GAP})
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ArchiveFinding:
     """Something about an archive; `index` is the first entry that it touches."""
 
     prg: PrgId
-    kind: FindingKind
+    kind: ArchiveFindingKind
     object: str
     index: int | None
     detail: str
@@ -55,7 +55,7 @@ class Verified:
 
     listing: Listing
     entries: int
-    findings: tuple[Finding, ...]
+    findings: tuple[ArchiveFinding, ...]
 
     @property
     def sound(self) -> bool:
@@ -87,7 +87,7 @@ class _Verifying:
         self._prg = prg
         self._keys = keys
         self._progress = progress
-        self._findings: list[Finding] = []
+        self._findings: list[ArchiveFinding] = []
         self._entries = 0
 
     def run(self) -> Verified:
@@ -96,17 +96,19 @@ class _Verifying:
         whole = not self._findings  # behind a break nobody knows what was listed
         for row in listing.rows:
             if isinstance(row, GapRow):
-                self._find(FindingKind.GAP, "", row.first, f"through {row.last}: {row.reason}")
+                self._find(
+                    ArchiveFindingKind.GAP, "", row.first, f"through {row.last}: {row.reason}"
+                )
             else:
                 self._object(listing, row)
         listed = {row.object for row in listing.rows if not isinstance(row, GapRow)}
         for name in names if whole else ():
             if name not in listed and record_of(name) is None:
-                self._find(FindingKind.UNLISTED, name, None, "no record lists it")
+                self._find(ArchiveFindingKind.UNLISTED, name, None, "no record lists it")
         return Verified(listing, self._entries, tuple(self._findings))
 
-    def _find(self, kind: FindingKind, name: str, index: int | None, detail: str) -> None:
-        self._findings.append(Finding(self._prg, kind, name, index, detail))
+    def _find(self, kind: ArchiveFindingKind, name: str, index: int | None, detail: str) -> None:
+        self._findings.append(ArchiveFinding(self._prg, kind, name, index, detail))
 
     def _chain(self, names: list[str]) -> Listing:
         """Follow the chain from its first record, and stop where it breaks."""
@@ -120,10 +122,10 @@ class _Verifying:
                     check_mac(record, self._keys)
                 listing = follow(listing, record, digest)
             except ArchiveMissing as error:
-                self._find(FindingKind.MISSING, name, listing.last + 1, error.reason)
+                self._find(ArchiveFindingKind.MISSING, name, listing.last + 1, error.reason)
                 break
             except ArchiveFormatUnknown as error:
-                self._find(FindingKind.UNKNOWN_FORMAT, name, listing.last + 1, str(error))
+                self._find(ArchiveFindingKind.UNKNOWN_FORMAT, name, listing.last + 1, str(error))
                 break
             except (ArchiveDamaged, KeyUnavailable) as error:
                 self._blame(name, listing.last + 1, error)
@@ -134,16 +136,20 @@ class _Verifying:
         index = row.first if isinstance(row, SegmentRow) else row.base_index
         try:
             if self._digest(row.object) != row.blake3:
-                self._find(FindingKind.ALTERED, row.object, index, "its digest differs")
+                self._find(ArchiveFindingKind.ALTERED, row.object, index, "its digest differs")
                 return
             self._decrypt(listing, row)
         except ArchiveMissing as error:
-            self._find(FindingKind.MISSING, row.object, index, error.reason)
-        except (ArchiveDamaged, LogError, SnapshotError) as error:
+            self._find(ArchiveFindingKind.MISSING, row.object, index, error.reason)
+        except (ArchiveDamaged, LogError, SnapshotFailure) as error:
             self._blame(row.object, index, error)
 
     def _blame(self, name: str, index: int, error: Exception) -> None:
-        kind = FindingKind.WRONG_KEY if isinstance(error, KeyUnavailable) else FindingKind.ALTERED
+        kind = (
+            ArchiveFindingKind.WRONG_KEY
+            if isinstance(error, KeyUnavailable)
+            else ArchiveFindingKind.ALTERED
+        )
         self._find(kind, name, index, str(error))
 
     def _digest(self, name: str) -> str:

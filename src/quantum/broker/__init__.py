@@ -35,13 +35,13 @@ from quantum.broker.commands import (
 )
 from quantum.broker.effects import (
     Effect,
-    Ended,
     FanOut,
     RingChanged,
     Send,
     SendPubrec,
     SendPubrel,
     SendVolatile,
+    SessionEnd,
 )
 from quantum.broker.errors import BrokerError, BrokerMisuse, SnapshotUnusable
 from quantum.broker.machine import Broker
@@ -50,10 +50,10 @@ from quantum.broker.outbound import Delivery, Outbound
 from quantum.broker.parts import split_command
 from quantum.broker.rebalancing import Rebalanced, has_more_to_send, waits_for
 from quantum.broker.refusals import NOT_COUNTED, decode_refusals
-from quantum.broker.routes import Route, Target
+from quantum.broker.routes import RouteTarget, TopicRoute
 from quantum.broker.settings import BrokerSettings
 from quantum.broker.stream_table import StreamReply
-from quantum.broker.subscribing import Subscribed
+from quantum.broker.subscribing import SubscribeReply
 
 __all__ = [
     "NOT_COUNTED",
@@ -78,7 +78,6 @@ __all__ = [
     "Detach",
     "Effect",
     "Elapse",
-    "Ended",
     "FanOut",
     "LeaderStarted",
     "Message",
@@ -89,20 +88,21 @@ __all__ = [
     "Release",
     "RemoveSession",
     "RingChanged",
-    "Route",
+    "RouteTarget",
     "RoutesFlushed",
     "Send",
     "SendPubrec",
     "SendPubrel",
     "SendVolatile",
+    "SessionEnd",
     "SetFullQueues",
     "SetPolicy",
     "SnapshotUnusable",
     "StreamReply",
     "Subscribe",
-    "Subscribed",
+    "SubscribeReply",
     "SubscriptionSpec",
-    "Target",
+    "TopicRoute",
     "TrimStreams",
     "Unsubscribe",
     "WillSpec",

@@ -13,19 +13,20 @@ from quantum.broker.commands import (
     SubscriptionSpec,
 )
 from quantum.broker.delivering import make_room, send_ready
-from quantum.broker.effects import Ended, SendPubrel
-from quantum.broker.full_queues import FULL_REASON, FullQueue, count_dropped
+from quantum.broker.effects import SendPubrel, SessionEnd
+from quantum.broker.full_queues import FULL_REASON, FullQueue
 from quantum.broker.holdings import SESSIONS
 from quantum.broker.interest import tell
 from quantum.broker.limiting import judge
 from quantum.broker.membership import condition_changed, membership_changed
 from quantum.broker.message import Message, decode_record
+from quantum.broker.overfull import count_dropped
 from quantum.broker.publishing import publish_anywhere
 from quantum.broker.reasons import SUCCESS
 from quantum.broker.replaying import continue_replays
 from quantum.broker.session import Session, new_outbound
 from quantum.broker.sharing import take_back
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.types import MOVE_GRACE_MS, TIME_MAX_MS, ClientId, SessionEpoch
 
 _encode = msgspec.msgpack.encode
@@ -45,7 +46,7 @@ class Attached(msgspec.Struct, array_like=True):
     """Why no session was made: the tenant has too many (§11.2)."""
 
 
-def apply_attach(state: State, command: Attach) -> bytes:
+def apply_attach(state: BrokerState, command: Attach) -> bytes:
     """Connect a client to its session, or to a new one; the reply is an `Attached`."""
     state.see_time(command.now_ms)
     if state.is_fenced(command.client_id):
@@ -75,7 +76,9 @@ def apply_attach(state: State, command: Attach) -> bytes:
     return _encode(Attached(present, session.epoch, session.attachment))
 
 
-def _replace_will(state: State, session: Session, command: Attach, *, continued: bool) -> None:
+def _replace_will(
+    state: BrokerState, session: Session, command: Attach, *, continued: bool
+) -> None:
     """Decide on the will of the connection before this one (C23); who ends says what is left.
 
     | the connection before | the session goes on | it ends |
@@ -104,7 +107,7 @@ def _will_wait(session: Session) -> int:
     return min(session.will.delay_seconds, session.expiry_seconds)
 
 
-def make_session(state: State, client_id: bytes) -> Session:
+def make_session(state: BrokerState, client_id: bytes) -> Session:
     """Make a session that ends with its connection, for now."""
     state.epoch += 1
     attachment = state.next_attachment()
@@ -120,7 +123,7 @@ def make_session(state: State, client_id: bytes) -> Session:
     return session
 
 
-def _set_expiry(state: State, session: Session, expiry_seconds: int) -> None:
+def _set_expiry(state: BrokerState, session: Session, expiry_seconds: int) -> None:
     session.expiry_seconds = expiry_seconds
     if expiry_seconds and not session.keeps_queue:
         session.keeps_queue = True
@@ -128,14 +131,14 @@ def _set_expiry(state: State, session: Session, expiry_seconds: int) -> None:
             state.routes.invalidate()
 
 
-def _resume(state: State, session: Session) -> None:
+def _resume(state: BrokerState, session: Session) -> None:
     """Send again what was in flight, in the same order (MQTT-4.4.0-1), then what waits."""
     for delivery in session.outbound.resume():
         state.emit(SendPubrel(session.client_id, delivery.packet_id))
     send_ready(state, session)
 
 
-def apply_detach(state: State, command: Detach) -> bytes:
+def apply_detach(state: BrokerState, command: Detach) -> bytes:
     """End a connection; a late word about an older one changes nothing."""
     state.see_time(command.now_ms)
     session = state.sessions.get(command.client_id)
@@ -155,7 +158,7 @@ def apply_detach(state: State, command: Detach) -> bytes:
     return b""
 
 
-def _disconnect(state: State, session: Session, *, gracefully: bool) -> None:
+def _disconnect(state: BrokerState, session: Session, *, gracefully: bool) -> None:
     if not session.connected:
         if gracefully and session.client_id in state.leaving:
             session.will, session.will_due_ms = None, 0
@@ -167,7 +170,7 @@ def _disconnect(state: State, session: Session, *, gracefully: bool) -> None:
     _after_connection(state, session)
 
 
-def _yield_turns(state: State, session: Session) -> None:
+def _yield_turns(state: BrokerState, session: Session) -> None:
     """Note that nobody is there, so that others take the turns in shared subscriptions."""
     state.changes.sessions.add(session.client_id)
     session.connected, session.disconnected_at_ms = False, state.now_ms
@@ -179,7 +182,7 @@ def _yield_turns(state: State, session: Session) -> None:
             remove_subscription(state, session, key, spec)
 
 
-def _after_connection(state: State, session: Session) -> None:
+def _after_connection(state: BrokerState, session: Session) -> None:
     if not session.is_durable:
         end_session(state, session, "disconnected")
         return
@@ -195,7 +198,7 @@ def _after_connection(state: State, session: Session) -> None:
         state.look_again(ends_at_ms, session)
 
 
-def _say_will(state: State, session: Session) -> None:
+def _say_will(state: BrokerState, session: Session) -> None:
     will, session.will, session.will_due_ms = session.will, None, 0
     if will is not None:
         try:
@@ -205,14 +208,14 @@ def _say_will(state: State, session: Session) -> None:
         publish_anywhere(state, _from_now(state, message))
 
 
-def _from_now(state: State, message: Message) -> Message:
+def _from_now(state: BrokerState, message: Message) -> Message:
     """A will's expiry interval begins when it is published: until then it is an interval."""
     if message.expires_at_ms:
         message.expires_at_ms = min(message.expires_at_ms + state.now_ms, TIME_MAX_MS)
     return message
 
 
-def end_session(state: State, session: Session, reason: str) -> None:
+def end_session(state: BrokerState, session: Session, reason: str) -> None:
     """Forget a session and all that it wanted; its will is said now if it waited."""
     for key, spec in list(session.subscriptions.items()):
         remove_subscription(state, session, key, spec)
@@ -226,10 +229,10 @@ def end_session(state: State, session: Session, reason: str) -> None:
     del state.sessions[session.client_id]
     state.changes.session_went(session.client_id)
     _say_will(state, session)
-    state.emit(Ended(session.client_id, session.epoch, reason))
+    state.emit(SessionEnd(session.client_id, session.epoch, reason))
 
 
-def end_overfull(state: State) -> None:
+def end_overfull(state: BrokerState) -> None:
     """End the sessions whose queues became too full, where their tenant chose that (C24)."""
     ending, state.ending = state.ending, {}
     for client_id in ending:
@@ -240,7 +243,9 @@ def end_overfull(state: State) -> None:
             end_session(state, session, FULL_REASON)
 
 
-def remove_subscription(state: State, session: Session, key: bytes, spec: SubscriptionSpec) -> None:
+def remove_subscription(
+    state: BrokerState, session: Session, key: bytes, spec: SubscriptionSpec
+) -> None:
     """End one subscription."""
     state.changes.sessions.add(session.client_id)
     del session.subscriptions[key]
@@ -258,7 +263,7 @@ def remove_subscription(state: State, session: Session, key: bytes, spec: Subscr
     tell(state, spec.filter)
 
 
-def fence_leaving(state: State) -> None:
+def fence_leaving(state: BrokerState) -> None:
     """End the connections of the sessions that leave, without saying their wills (§2.1.5).
 
     Their clients are told where to go, and have a while more than usual to come back.
@@ -278,7 +283,7 @@ def fence_leaving(state: State) -> None:
                 end_session(state, session, "moved")
 
 
-def _give_time(state: State, session: Session, time_ms: int) -> None:
+def _give_time(state: BrokerState, session: Session, time_ms: int) -> None:
     """Count the connection as broken only so much later: until then its client may come back."""
     session.disconnected_at_ms = state.now_ms + time_ms
     if session.will is not None:
@@ -289,7 +294,7 @@ def _give_time(state: State, session: Session, time_ms: int) -> None:
         state.look_again(ends_at_ms, session)
 
 
-def _break_connections(state: State, gone: list[Session]) -> None:
+def _break_connections(state: BrokerState, gone: list[Session]) -> None:
     """End connections that their clients did not end: wills wait for the clients' own time (C23).
 
     A session that would end with its connection keeps nothing but its will until then.
@@ -307,7 +312,7 @@ def _break_connections(state: State, gone: list[Session]) -> None:
                 remove_subscription(state, session, key, spec)
 
 
-def apply_leader_started(state: State, command: LeaderStarted) -> bytes:
+def apply_leader_started(state: BrokerState, command: LeaderStarted) -> bytes:
     """Every connection of older leaders is gone; no client ended one."""
     state.see_time(command.now_ms)
     state.parts.forget()
@@ -315,7 +320,7 @@ def apply_leader_started(state: State, command: LeaderStarted) -> bytes:
     return b""
 
 
-def apply_elapse(state: State, command: Elapse) -> bytes:
+def apply_elapse(state: BrokerState, command: Elapse) -> bytes:
     """Say the wills and end the sessions whose time has come: as many as one entry may hold."""
     state.see_time(command.now_ms)
     if not state.is_open:
@@ -330,7 +335,7 @@ def apply_elapse(state: State, command: Elapse) -> bytes:
     return b""
 
 
-def _look_at(state: State, session: Session) -> None:
+def _look_at(state: BrokerState, session: Session) -> None:
     make_room(state, session)
     if session.connected:
         return
@@ -345,7 +350,7 @@ def _look_at(state: State, session: Session) -> None:
             state.look_again(due_ms, session)
 
 
-def apply_remove_session(state: State, command: RemoveSession) -> bytes:
+def apply_remove_session(state: BrokerState, command: RemoveSession) -> bytes:
     """End a session because an operator wants it."""
     state.see_time(command.now_ms)
     session = state.sessions.get(command.client_id)

@@ -11,7 +11,7 @@ from clustor.streams.changes import StreamAppend, StreamDefine, StreamRemove, St
 from quantum.broker.commands import CreateStream, DeleteStream, TrimStreams
 from quantum.broker.interest import send_item
 from quantum.broker.items import StreamDefined, StreamDeleted
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.stream_table import CATALOGUE_PRG, Stream, StreamReply, StreamSpec, refuse_spec
 from quantum.model.records import MQTT_RECORDS
 
@@ -21,7 +21,7 @@ BATCH_BYTES_MAX: Final = 256 << 10
 """A batch is what a reader gets at least; one large message may be more."""
 
 
-def apply_create_stream(state: State, command: CreateStream) -> bytes:
+def apply_create_stream(state: BrokerState, command: CreateStream) -> bytes:
     """Begin a stream everywhere, or say why not; the same command again changes nothing."""
     state.see_time(command.now_ms)
     known = state.streams.named(command.name)
@@ -50,7 +50,7 @@ def _is_asked_again(spec: StreamSpec, command: CreateStream) -> bool:
     return kept == (tuple(command.filters), command.retention_ms, command.retention_bytes)
 
 
-def _refuse(state: State, command: CreateStream, known: Stream | None) -> str:
+def _refuse(state: BrokerState, command: CreateStream, known: Stream | None) -> str:
     if state.settings.prg != CATALOGUE_PRG:
         return "the catalogue of streams is another partition's"
     if known is not None:
@@ -66,18 +66,18 @@ def _refuse(state: State, command: CreateStream, known: Stream | None) -> str:
     return refuse_spec(command.name, command.filters)
 
 
-def _others(state: State) -> list[int]:
+def _others(state: BrokerState) -> list[int]:
     return [prg for prg in range(state.prg_count) if prg != state.settings.prg]
 
 
-def _awaited(state: State) -> list[tuple[int, int]]:
+def _awaited(state: BrokerState) -> list[tuple[int, int]]:
     """Name the places that the other partitions must have before a stream is everywhere."""
     ways = [state.way(prg) for prg in _others(state)]
     outboxes = [(way, state.channels.to(way)) for way in ways]
     return [(way, outbox.last) for way, outbox in outboxes if outbox.items]
 
 
-def begin_stream(state: State, spec: StreamSpec) -> None:
+def begin_stream(state: BrokerState, spec: StreamSpec) -> None:
     """Let a stream begin in this partition; the second time does nothing.
 
     Nor does a name that another stream has: the catalogue never says that, and names stay unique.
@@ -91,13 +91,13 @@ def begin_stream(state: State, spec: StreamSpec) -> None:
     state.note_stream(StreamDefine(stream.file_id))
 
 
-def watch_filters(state: State, stream: Stream) -> None:
+def watch_filters(state: BrokerState, stream: Stream) -> None:
     """Let routes know what a stream captures."""
     for topic_filter in stream.spec.filters:
         state.routes.trie.add(topic_filter, stream, None)
 
 
-def apply_delete_stream(state: State, command: DeleteStream) -> bytes:
+def apply_delete_stream(state: BrokerState, command: DeleteStream) -> bytes:
     """End a stream everywhere; one that is not there is no error, but is said."""
     state.see_time(command.now_ms)
     known = state.streams.named(command.name)
@@ -109,7 +109,7 @@ def apply_delete_stream(state: State, command: DeleteStream) -> bytes:
     return _encode(StreamReply(known.number, _awaited(state)))
 
 
-def end_stream(state: State, number: int) -> None:
+def end_stream(state: BrokerState, number: int) -> None:
     """Let a stream end in this partition."""
     stream = state.streams.drop(number)
     if stream is None:
@@ -120,14 +120,14 @@ def end_stream(state: State, number: int) -> None:
     state.note_stream(StreamRemove(stream.file_id))
 
 
-def tell_fresh_of_streams(state: State, channel: int) -> None:
+def tell_fresh_of_streams(state: BrokerState, channel: int) -> None:
     """Tell a partition that joins the ring of every stream: it knows of none yet."""
     if state.settings.prg == CATALOGUE_PRG:
         for stream in state.streams:
             send_item(state, channel, StreamDefined(stream.spec))
 
 
-def apply_trim_streams(state: State, command: TrimStreams) -> bytes:
+def apply_trim_streams(state: BrokerState, command: TrimStreams) -> bytes:
     """Let streams start later. What is not there any more is passed over."""
     state.see_time(command.now_ms)
     for number, offset in command.trims:
@@ -140,7 +140,7 @@ def apply_trim_streams(state: State, command: TrimStreams) -> bytes:
     return b""
 
 
-def capture(state: State, streams: list[Stream], record: bytes) -> None:
+def capture(state: BrokerState, streams: list[Stream], record: bytes) -> None:
     """Note that streams keep a message that was taken."""
     captured = state.captured
     for stream in streams:
@@ -151,7 +151,7 @@ def capture(state: State, streams: list[Stream], record: bytes) -> None:
             kept.append(record)
 
 
-def append_captured(state: State) -> None:
+def append_captured(state: BrokerState) -> None:
     """Give what one command brought its offsets: batches of the command's time."""
     for stream, records in state.captured.items():
         for batch in _batches(records):

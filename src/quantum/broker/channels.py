@@ -23,6 +23,7 @@ from quantum.broker.items import (
     MovedDeliveries,
     MovedRetained,
     Returned,
+    SectionItem,
     Targeted,
 )
 from quantum.broker.reasons import QUOTA_EXCEEDED, SUCCESS
@@ -94,6 +95,8 @@ def item_weight(item: Item) -> int:
         return len(item.record) + ITEM_BYTES
     if isinstance(item, Forward | Targeted | Returned):
         return len(item.record) + ITEM_BYTES
+    if type(item) is SectionItem:
+        return len(item.data) + ITEM_BYTES
     if isinstance(item, MovedRetained):
         return sum(message.weight for message in item.messages)
     if isinstance(item, MovedDeliveries):

@@ -7,6 +7,7 @@ else is a small record. Time is in them: the leader stamps `now_ms`, and nobody 
 from __future__ import annotations
 
 import struct
+from collections.abc import Container
 from typing import Annotated, Final, NamedTuple, TypeAlias, get_args
 
 import msgspec
@@ -301,8 +302,10 @@ _FAMILY_BYTES: Final = range(1, 0x80)
 _SHORT_ARRAYS: Final = range(0x91, 0xA0)
 
 
-def unknown_family(data: bytes) -> int | None:
+def unknown_family(data: bytes, sections: Container[int]) -> int | None:
     """Name the family of a command that a later build wrote; None for any other bytes.
+
+    `sections` are the families of the sections that the machine has.
 
     A replica that skipped such a command would not be what the others are from then on, so it
     stops. Bytes that no build writes are no command for anybody: they are answered with nothing.
@@ -310,7 +313,7 @@ def unknown_family(data: bytes) -> int | None:
     if len(data) < 2:
         return None
     if data[0] in _FAMILY_BYTES:
-        return data[0]
+        return data[0] if data[0] not in sections else None
     is_record = data[0] in _SHORT_ARRAYS and data[1] in _FAMILY_BYTES
     return data[1] if is_record and data[1] not in RECORD_TAGS else None
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from quantum.broker.effects import FanOut, Send, SendVolatile
-from quantum.broker.full_queues import FullQueue, give_way
+from quantum.broker.full_queues import FullQueue
 from quantum.broker.membership import room_changed
 from quantum.broker.message import Message
 from quantum.broker.outbound import Delivery, Outbound
-from quantum.broker.routes import Route, Target
+from quantum.broker.overfull import give_way
+from quantum.broker.routes import RouteTarget, TopicRoute
 from quantum.broker.session import Session
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 
 
-def deliver_here(state: State, route: Route, message: Message, *, to_leaving: bool = False) -> None:
+def deliver_here(
+    state: BrokerState, route: TopicRoute, message: Message, *, to_leaving: bool = False
+) -> None:
     """Give a message to every session of this partition that wants its topic.
 
     Those that leave have it from their new partition, unless the sender could not know yet.
@@ -29,7 +32,7 @@ def deliver_here(state: State, route: Route, message: Message, *, to_leaving: bo
         state.effects.append(FanOut(route, message))
 
 
-def _deliver_kept(state: State, target: Target, message: Message) -> None:
+def _deliver_kept(state: BrokerState, target: RouteTarget, message: Message) -> None:
     if target.no_local and target.client_id == message.client_id:
         rest = target.for_publisher()
         if rest is None:
@@ -41,7 +44,7 @@ def _deliver_kept(state: State, target: Target, message: Message) -> None:
     enqueue(state, session, Delivery(message, qos, retain, target.identifiers))
 
 
-def enqueue(state: State, session: Session, delivery: Delivery) -> None:
+def enqueue(state: BrokerState, session: Session, delivery: Delivery) -> None:
     """Put a message into a kept queue; what may leave at once becomes an effect."""
     if delivery.qos == 0:
         if session.connected and state.effects is not None:
@@ -63,7 +66,7 @@ def enqueue(state: State, session: Session, delivery: Delivery) -> None:
         check_room(state, session)
 
 
-def check_room(state: State, session: Session) -> None:
+def check_room(state: BrokerState, session: Session) -> None:
     """Note when a queue becomes full, or has room again (quantumqtt §7.2)."""
     full = state.routes.full
     if session.client_id in full:
@@ -82,14 +85,14 @@ def check_room(state: State, session: Session) -> None:
         state.replaying[session.client_id] = None
 
 
-def _is_full(state: State, outbound: Outbound) -> bool:
+def _is_full(state: BrokerState, outbound: Outbound) -> bool:
     settings = state.settings
     return (
         len(outbound) >= settings.queue_messages_max or outbound.weight >= settings.queue_bytes_max
     )
 
 
-def _has_room(state: State, outbound: Outbound) -> bool:
+def _has_room(state: BrokerState, outbound: Outbound) -> bool:
     """A quarter is free: a queue does not change its mind with every message."""
     settings = state.settings
     return (
@@ -98,13 +101,13 @@ def _has_room(state: State, outbound: Outbound) -> bool:
     )
 
 
-def _look_at_expiry(state: State, session: Session) -> None:
+def _look_at_expiry(state: BrokerState, session: Session) -> None:
     expires_at_ms = session.outbound.next_expiry_ms()
     if expires_at_ms is not None:
         state.look_again(expires_at_ms, session)
 
 
-def make_room(state: State, session: Session) -> None:
+def make_room(state: BrokerState, session: Session) -> None:
     """Drop what expired in a full queue, so that its publishers may go on."""
     if session.client_id in state.routes.full:
         state.dropped += session.outbound.drop_expired(state.now_ms)
@@ -113,7 +116,7 @@ def make_room(state: State, session: Session) -> None:
             _look_at_expiry(state, session)
 
 
-def room_for_retained(state: State, session: Session) -> int:
+def room_for_retained(state: BrokerState, session: Session) -> int:
     """Say how many retained messages a session may get now: they fill half a queue at most."""
     page = state.settings.retained_page
     if not session.keeps_queue:
@@ -124,7 +127,7 @@ def room_for_retained(state: State, session: Session) -> int:
     return max(0, min(page, state.settings.queue_messages_max // 2 - len(outbound)))
 
 
-def send_ready(state: State, session: Session) -> None:
+def send_ready(state: BrokerState, session: Session) -> None:
     """Let what the window has room for leave, if the client is there."""
     state.changes.sessions.add(session.client_id)
     outbound = session.outbound
@@ -139,7 +142,7 @@ def send_ready(state: State, session: Session) -> None:
     check_room(state, session)
 
 
-def deliver_targeted(state: State, session: Session, delivery: Delivery) -> None:
+def deliver_targeted(state: BrokerState, session: Session, delivery: Delivery) -> None:
     """Give a message to one session: what is retained, or its turn in a shared subscription."""
     if session.keeps_queue or (delivery.share and delivery.qos):
         enqueue(state, session, delivery)

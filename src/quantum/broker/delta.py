@@ -14,9 +14,10 @@ from itertools import islice
 from typing import Final
 
 from quantum.broker.capturing import end_stream
-from quantum.broker.changes import Changes, GroupKey, Mark, Totals, is_calm, totals
+from quantum.broker.changes import Changes, GroupKey
 from quantum.broker.errors import SnapshotUnusable
 from quantum.broker.frames import (
+    BrokerHeader,
     DeltaHeader,
     End,
     Frame,
@@ -27,12 +28,13 @@ from quantum.broker.frames import (
     FrozenHeld,
     FrozenInterests,
     FrozenMove,
+    FrozenPage,
     FrozenRetained,
     FrozenSession,
     FrozenStreams,
-    Header,
 )
 from quantum.broker.full_queues import FullQueue
+from quantum.broker.marks import Mark, Totals, is_calm, totals
 from quantum.broker.restoring import (
     finish,
     restore_deliveries,
@@ -47,13 +49,14 @@ from quantum.broker.snapshot import (
     in_pages,
     interest_frames,
     item_frames,
+    page_frames,
     places_frame,
     retained_frames,
     session_frames,
     small_frames,
     stream_frames,
 )
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 
 NAME: Final = "quantum.broker.delta"
 VERSION: Final = 1
@@ -72,10 +75,11 @@ class Contents:
     retained: list[bytes] = field(default_factory=list)
     interests: list[tuple[bytes, int]] = field(default_factory=list)
     streams: list[int] = field(default_factory=list)
+    pages: list[tuple[int, bytes]] = field(default_factory=list)
     channels: dict[int, int] = field(default_factory=dict)
 
 
-def plan_delta(state: State, mark: Mark, changes: Changes) -> Contents | None:
+def plan_delta(state: BrokerState, mark: Mark, changes: Changes) -> Contents | None:
     """Say what a delta from a mark to now tells of; None where the ring changed since."""
     if not (mark.is_calm and is_calm(state)):
         return None
@@ -106,16 +110,21 @@ def plan_delta(state: State, mark: Mark, changes: Changes) -> Contents | None:
         topic for topic in changes.retained if state.retained.get(topic) is not None
     )
     contents.streams = sorted(n for n in changes.streams if state.streams.get(n) is not None)
+    contents.pages = sorted(each for each in changes.pages if _has_page(state, each))
     trie = state.routes.trie
     contents.interests = sorted(each for each in changes.interests if trie.get(*each) is not None)
     return contents
+
+
+def _has_page(state: BrokerState, page: tuple[int, bytes]) -> bool:
+    return state.sections[page[0]].page(page[1]) is not None
 
 
 ROUTING_EPOCH_AT: Final = 4
 """Its place in `totals`."""
 
 
-def _gone(state: State, changes: Changes) -> Iterator[FrozenGone]:
+def _gone(state: BrokerState, changes: Changes) -> Iterator[FrozenGone]:
     """Name what is taken out before the rest is put in: also what came anew, at another place."""
     for sessions in in_pages(sorted(changes.session_places)):
         yield FrozenGone(sessions=sessions)
@@ -132,9 +141,11 @@ def _gone(state: State, changes: Changes) -> Iterator[FrozenGone]:
         yield FrozenGone(interests=interests)
     for numbers in in_pages(sorted(n for n in changes.streams if state.streams.get(n) is None)):
         yield FrozenGone(streams=numbers)
+    for pages in in_pages(sorted(p for p in changes.pages if not _has_page(state, p))):
+        yield FrozenGone(pages=pages)
 
 
-def delta_frames(state: State, contents: Contents) -> Iterator[Frame]:
+def delta_frames(state: BrokerState, contents: Contents) -> Iterator[Frame]:
     """Walk a delta; whoever keeps the frames keeps the moment."""
     count = 0
     for frame in _frames(state, contents):
@@ -143,7 +154,7 @@ def delta_frames(state: State, contents: Contents) -> Iterator[Frame]:
     yield End(count)
 
 
-def _frames(state: State, contents: Contents) -> Iterator[Frame]:
+def _frames(state: BrokerState, contents: Contents) -> Iterator[Frame]:
     yield DeltaHeader(NAME, VERSION, contents.since_index, contents.since, totals(state))
     yield header_frame(state)
     yield from contents.gone
@@ -166,10 +177,11 @@ def _frames(state: State, contents: Contents) -> Iterator[Frame]:
     yield from interest_frames([(each, state.told[each]) for each in contents.told], remote)
     streams = (state.streams.get(number) for number in contents.streams)
     yield from stream_frames(state, [stream for stream in streams if stream is not None])
+    yield from page_frames(state, contents.pages)
     yield from small_frames(state)
 
 
-def restore_delta(state: State, frames: Iterable[Frame]) -> Contents:
+def restore_delta(state: BrokerState, frames: Iterable[Frame]) -> Contents:
     """Go on from the state that a delta begins at; return what it told of.
 
     Raises SnapshotUnusable, also where it does not lead to what it says: the state is then of no
@@ -182,7 +194,7 @@ def restore_delta(state: State, frames: Iterable[Frame]) -> Contents:
 
 
 class _Restoring:
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._header: DeltaHeader | None = None
         self._contents = Contents(0, ())
@@ -194,13 +206,13 @@ class _Restoring:
         is_second = self._count == 1
         if self._is_over or (self._count == 0) != isinstance(frame, DeltaHeader):
             raise SnapshotUnusable("a frame where none belongs", number=self._count)
-        if is_second != isinstance(frame, Header):
+        if is_second != isinstance(frame, BrokerHeader):
             raise SnapshotUnusable("a frame where none belongs", number=self._count)
         state = self._state
         match frame:
             case DeltaHeader():
                 self._begin(frame)
-            case Header():
+            case BrokerHeader():
                 restore_header(state, frame)
                 _empty_small_tables(state)
             case FrozenGone():
@@ -249,6 +261,8 @@ class _Restoring:
                 contents.retained += [message.topic for message in frame.messages]
             case FrozenStreams():
                 contents.streams += [spec.number for spec, _, _ in frame.streams]
+            case FrozenPage():
+                contents.pages.append((frame.family, frame.key))
             case FrozenInterests():
                 contents.told += [name for name, _ in frame.told]
                 contents.interests += [(name, prg) for name, prg, _ in frame.remote]
@@ -265,7 +279,7 @@ class _Restoring:
         return self._contents
 
 
-def _empty_small_tables(state: State) -> None:
+def _empty_small_tables(state: BrokerState) -> None:
     """Forget what every delta tells whole."""
     state.routes.full.clear()
     state.congested.clear()
@@ -277,7 +291,7 @@ def _empty_small_tables(state: State) -> None:
     state.parts.forget()
 
 
-def _take_out(state: State, gone: FrozenGone) -> None:
+def _take_out(state: BrokerState, gone: FrozenGone) -> None:
     trie = state.routes.trie
     for client_id in gone.sessions:
         _forget_session(state, client_id)
@@ -293,9 +307,12 @@ def _take_out(state: State, gone: FrozenGone) -> None:
         trie.remove(topic_filter, prg)
     for number in gone.streams:
         end_stream(state, number)
+    for family, page in gone.pages:
+        if family in state.sections:
+            state.sections[family].drop_page(page)
 
 
-def _forget_session(state: State, client_id: bytes) -> None:
+def _forget_session(state: BrokerState, client_id: bytes) -> None:
     """Take a session out of everything but its place among the others."""
     session = state.sessions.get(client_id)
     if session is None:

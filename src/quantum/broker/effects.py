@@ -12,13 +12,14 @@ import msgspec
 
 from quantum.broker.message import Message
 from quantum.broker.outbound import Delivery
-from quantum.broker.routes import Route
+from quantum.broker.routes import TopicRoute
+from quantum.broker.sections import SectionEffect
 
 
 class FanOut(msgspec.Struct, gc=False):
     """A message for the connections of sessions that the machine does not keep queues for."""
 
-    route: Route
+    route: TopicRoute
     message: Message
 
 
@@ -52,7 +53,7 @@ class SendPubrec(msgspec.Struct, gc=False):
     packet_id: int
 
 
-class Ended(msgspec.Struct, gc=False):
+class SessionEnd(msgspec.Struct, gc=False):
     """A session is no more; a connection that has it must end."""
 
     client_id: bytes
@@ -67,4 +68,13 @@ class RingChanged(msgspec.Struct, gc=False):
     prg_count: int
 
 
-Effect: TypeAlias = FanOut | Send | SendVolatile | SendPubrel | SendPubrec | Ended | RingChanged
+Effect: TypeAlias = (
+    FanOut
+    | Send
+    | SendVolatile
+    | SendPubrel
+    | SendPubrec
+    | SessionEnd
+    | RingChanged
+    | SectionEffect
+)

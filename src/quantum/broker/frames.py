@@ -27,7 +27,7 @@ class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fal
     pass
 
 
-class Header(_Frame, tag=0):
+class BrokerHeader(_Frame, tag=0):
     name: str
     version: int
     prg: int
@@ -125,7 +125,7 @@ class FrozenPart(_Frame, tag=13):
 
 
 class DeltaHeader(_Frame, tag=14):
-    """From which state a delta leads, and what it comes to; its `Header` follows."""
+    """From which state a delta leads, and what it comes to; its `BrokerHeader` follows."""
 
     name: str
     version: int
@@ -143,6 +143,7 @@ class FrozenGone(_Frame, tag=15):
     retained: list[bytes] = []
     interests: list[tuple[bytes, int]] = []
     streams: list[int] = []
+    pages: list[tuple[int, bytes]] = []
 
 
 class FrozenChannel(_Frame, tag=16):
@@ -165,6 +166,14 @@ class FrozenStreams(_Frame, tag=18):
 
     last_number: int
     streams: list[tuple[StreamSpec, int, int]]
+
+
+class FrozenPage(_Frame, tag=19):
+    """A page of a section; not there where no section has any."""
+
+    family: int
+    key: bytes
+    data: bytes
 
 
 class End(_Frame, tag=9):
@@ -194,7 +203,7 @@ class FrozenHeld(_Frame, tag=11):
 
 
 Frame: TypeAlias = (
-    Header
+    BrokerHeader
     | FrozenSession
     | FrozenDeliveries
     | FrozenGroup
@@ -212,6 +221,7 @@ Frame: TypeAlias = (
     | FrozenGone
     | FrozenChannel
     | FrozenStreams
+    | FrozenPage
     | End
 )
 

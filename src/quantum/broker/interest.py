@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from quantum.broker.commands import PRGS_MAX
 from quantum.broker.items import BLOCKED, NOTHING, WANTED, Interest, Item
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.types import TRANSFER, Sequence
 from quantum.topics import has_wildcard
 
 
-def is_peer(state: State, prg: int) -> bool:
+def is_peer(state: BrokerState, prg: int) -> bool:
     """Say whether a number names another partition of the ring, or its transfer channel.
 
     A fresh partition that knows nothing yet believes whoever speaks first.
@@ -20,12 +20,12 @@ def is_peer(state: State, prg: int) -> bool:
     return number < state.prg_count or (not state.is_open and number < PRGS_MAX)
 
 
-def takes_items(state: State, origin: int) -> bool:
+def takes_items(state: BrokerState, origin: int) -> bool:
     """Say whether items of that channel count now: a fresh partition takes only what moves."""
     return is_peer(state, origin) and (state.is_open or origin >= TRANSFER)
 
 
-def partitions_of(state: State, topic_filter: bytes) -> list[int]:
+def partitions_of(state: BrokerState, topic_filter: bytes) -> list[int]:
     """Return the other partitions that may own a topic which the filter matches."""
     here = state.settings.prg
     if has_wildcard(topic_filter):
@@ -34,12 +34,12 @@ def partitions_of(state: State, topic_filter: bytes) -> list[int]:
     return [] if owner == here else [owner]
 
 
-def send_item(state: State, prg: int, item: Item) -> Sequence:
+def send_item(state: BrokerState, prg: int, item: Item) -> Sequence:
     """Append an item to the channel to another partition."""
     return state.channels.to(prg).append(item)
 
 
-def tell(state: State, topic_filter: bytes) -> None:
+def tell(state: BrokerState, topic_filter: bytes) -> None:
     """Tell the partitions concerned, if the interest in a filter changed."""
     subscribers = state.filters.get(topic_filter)
     level = NOTHING

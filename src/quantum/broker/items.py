@@ -76,7 +76,7 @@ class Targeted(_Item, tag=5):
     filter: bytes = b""
 
 
-class Member(_Item, tag=6):
+class MemberItem(_Item, tag=6):
     """A session is in a shared subscription; `qos` is -1 when it left.
 
     `full` says that its queue is: others take its turns.
@@ -220,13 +220,20 @@ class StreamDeleted(_Item, tag=22):
     number: Count
 
 
+class SectionItem(_Item, tag=23, gc=False):
+    """What a section of the machine has for the same section of another partition."""
+
+    family: Annotated[int, Meta(ge=1, le=0x7F)]
+    data: bytes
+
+
 Item: TypeAlias = (
     Forward
     | Deliver
     | Interest
     | WantRetained
     | Targeted
-    | Member
+    | MemberItem
     | Returned
     | MoreRetained
     | Pressure
@@ -242,6 +249,7 @@ Item: TypeAlias = (
     | MovedTurnedAway
     | StreamDefined
     | StreamDeleted
+    | SectionItem
 )
 
 _decoder: msgspec.msgpack.Decoder[Item | OldDeliver] = msgspec.msgpack.Decoder(Item | OldDeliver)

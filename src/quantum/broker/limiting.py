@@ -15,20 +15,20 @@ from quantum.broker.holdings import (
 from quantum.broker.interest import send_item
 from quantum.broker.items import StoreFull
 from quantum.broker.reasons import QUOTA_EXCEEDED, QUOTA_EXHAUSTED, SUCCESS
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.types import TRANSFER
 from quantum.tenancy.shares import HELD, Amounts
-from quantum.tenancy.types import Verdict
+from quantum.tenancy.types import QuotaVerdict
 
 _REASONS: Final = {
-    Verdict.ADMIT: SUCCESS,
-    Verdict.THROTTLE: SUCCESS,  # the leader slows its publishers down
-    Verdict.REJECT: QUOTA_EXCEEDED,
-    Verdict.DISCONNECT: QUOTA_EXHAUSTED,
+    QuotaVerdict.ADMIT: SUCCESS,
+    QuotaVerdict.THROTTLE: SUCCESS,  # the leader slows its publishers down
+    QuotaVerdict.REJECT: QUOTA_EXCEEDED,
+    QuotaVerdict.DISCONNECT: QUOTA_EXHAUSTED,
 }
 
 
-def held(state: State) -> Amounts:
+def held(state: BrokerState) -> Amounts:
     """Return what the partition holds of each resource."""
     return (
         len(state.retained),
@@ -40,7 +40,7 @@ def held(state: State) -> Amounts:
     )
 
 
-def judge(state: State, nth: int, amount: int) -> int:
+def judge(state: BrokerState, nth: int, amount: int) -> int:
     """Return why so much more may not be held of a resource; SUCCESS if it may."""
     holdings = state.holdings
     used, quota, usage = held(state)[nth], holdings.shares[nth], holdings.usages[nth]
@@ -49,12 +49,12 @@ def judge(state: State, nth: int, amount: int) -> int:
     now_ms = state.now_ms
     usage.note(used, quota, now_ms)
     verdict = usage.judge(used + amount, quota, holdings.ceilings[nth], now_ms)
-    if verdict is Verdict.THROTTLE:
+    if verdict is QuotaVerdict.THROTTLE:
         usage.note(used + amount, quota, now_ms)
     return _REASONS[verdict]
 
 
-def judge_retained(state: State, topic: bytes, weight: int) -> int:
+def judge_retained(state: BrokerState, topic: bytes, weight: int) -> int:
     """Return why a message of this weight may not be retained; one that is not heavier may."""
     old = state.retained.get(topic)
     if old is None:
@@ -63,7 +63,7 @@ def judge_retained(state: State, topic: bytes, weight: int) -> int:
     return judge(state, RETAINED_BYTES, weight - old.weight) if weight > old.weight else SUCCESS
 
 
-def is_over_quota(state: State) -> bool:
+def is_over_quota(state: BrokerState) -> bool:
     """Say whether more is stored than the quota: publishers are throttled (§11.2)."""
     shares = state.holdings.shares
     return (
@@ -73,7 +73,7 @@ def is_over_quota(state: State) -> bool:
     )
 
 
-def apply_set_policy(state: State, command: SetPolicy) -> bytes:
+def apply_set_policy(state: BrokerState, command: SetPolicy) -> bytes:
     """Put another part of the tenant's quotas in force; what is held beyond it is in grace."""
     state.see_time(command.now_ms)
     state.hashes_shares = command.hashes_shares
@@ -87,7 +87,7 @@ def apply_set_policy(state: State, command: SetPolicy) -> bytes:
     return b""
 
 
-def apply_set_full_queues(state: State, command: SetFullQueues) -> bytes:
+def apply_set_full_queues(state: BrokerState, command: SetFullQueues) -> bytes:
     """Let full queues cost what the tenant chose; who waits for one waits no more."""
     state.see_time(command.now_ms)
     if command.policy not in FullQueue._value2member_map_:
@@ -102,7 +102,7 @@ def apply_set_full_queues(state: State, command: SetFullQueues) -> bytes:
 # they would get, wherever its topic is.
 
 
-def check_store(state: State) -> None:
+def check_store(state: BrokerState) -> None:
     """Note when the queues here hold too much, or have room again; tell everyone."""
     here, holdings = state.settings.prg, state.holdings
     quota, usage = holdings.shares[SESSION_BYTES], holdings.usages[SESSION_BYTES]
@@ -118,7 +118,7 @@ def check_store(state: State) -> None:
     note_store(state, here, is_full=is_full)
 
 
-def note_store(state: State, prg: int, *, is_full: bool) -> None:
+def note_store(state: BrokerState, prg: int, *, is_full: bool) -> None:
     """Take note of whether a partition's queues hold too much."""
     if is_full:
         state.full_stores.add(prg)
@@ -127,14 +127,14 @@ def note_store(state: State, prg: int, *, is_full: bool) -> None:
     state.routes.invalidate()
 
 
-def tell_store(state: State, prg: int) -> None:
+def tell_store(state: BrokerState, prg: int) -> None:
     """Tell a fresh partition what the others were told."""
     here = state.settings.prg
     if here in state.full_stores:
         send_item(state, prg + TRANSFER, StoreFull(here, full=True))
 
 
-def store_reason(state: State) -> int:
+def store_reason(state: BrokerState) -> int:
     """Return how a publish is refused for the sake of full queues here."""
     is_over = state.holdings.usages[SESSION_BYTES].grace_left_ms(state.now_ms) == 0
     return QUOTA_EXHAUSTED if is_over else QUOTA_EXCEEDED

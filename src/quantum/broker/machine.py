@@ -29,7 +29,6 @@ from quantum.broker.capturing import (
     apply_delete_stream,
     apply_trim_streams,
 )
-from quantum.broker.changes import Marks, bound_changes
 from quantum.broker.commands import (
     PUBLISHES,
     Acknowledge,
@@ -63,6 +62,7 @@ from quantum.broker.errors import BrokerMisuse, UnknownCommand
 from quantum.broker.frames import decode_frames, encode_frames, encode_frames_later
 from quantum.broker.holdings import SESSION_BYTES
 from quantum.broker.limiting import apply_set_full_queues, apply_set_policy, check_store
+from quantum.broker.marks import Marks, bound_changes
 from quantum.broker.parts import is_part
 from quantum.broker.publishing import apply_publish_once, apply_publishes, apply_release
 from quantum.broker.rebalancing import advance, apply_begin_rebalance, apply_routes_flushed
@@ -73,10 +73,12 @@ from quantum.broker.receiving import (
 )
 from quantum.broker.refusals import NOT_COUNTED
 from quantum.broker.restoring import restore_state
-from quantum.broker.routes import Route
+from quantum.broker.routes import TopicRoute
+from quantum.broker.section_list import SECTIONS
+from quantum.broker.sections import SectionFactory, is_section_command, section_stamp
 from quantum.broker.settings import BrokerSettings
 from quantum.broker.snapshot import state_frames
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.subscribing import apply_subscribe, apply_unsubscribe
 
 _BOUND_EVERY: Final = 64
@@ -86,8 +88,15 @@ _BOUND_EVERY: Final = 64
 class Broker:
     """One replica's copy of a partition's sessions, subscriptions, queues and retained messages."""
 
-    def __init__(self, settings: BrokerSettings, *, keeps_streams: bool = False) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        keeps_streams: bool = False,
+        sections: tuple[SectionFactory, ...] = SECTIONS,
+    ) -> None:
         self.settings = settings
+        self._sections = sections
         self._keeps_streams = keeps_streams
         """Whether somebody takes what is appended to streams; it would gather otherwise."""
         self.state = self._new_state()
@@ -128,6 +137,9 @@ class Broker:
         replies = []
         for command in commands:
             replies.append(self._apply(command))
+            while state.section_items:
+                family, item = state.section_items.popleft()
+                state.sections[family].receive(state.settings.prg, item)
             if state.captured:
                 append_captured(state)
             if state.ending:
@@ -145,10 +157,13 @@ class Broker:
     def _apply(self, data: bytes) -> bytes:
         if data[:1] == b"\0":
             return apply_publishes(self.state, data)
+        if is_section_command(data) and data[0] in self.state.sections:
+            self.state.see_time(section_stamp(data))
+            return self.state.sections[data[0]].apply(data)
         try:
             command = decode_command(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            family = unknown_family(data)
+            family = unknown_family(data, self.state.sections)
             if family is not None:
                 raise UnknownCommand("a command of a later release", family=family) from None
             return b""
@@ -212,6 +227,8 @@ class Broker:
 
     def _elapse(self, command: Elapse) -> bytes:
         reply = apply_elapse(self.state, command)
+        for section in self.state.sections.values():
+            section.elapse()
         if self.state.move is not None:
             advance(self.state)
         return reply
@@ -226,7 +243,7 @@ class Broker:
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Become what a snapshot says, or raise SnapshotUnusable and be unchanged."""
-        self.state = self._kept(restore_state(self.settings, decode_frames(chunks)))
+        self.state = self._kept(restore_state(self.settings, decode_frames(chunks), self._sections))
         self._marks, self._delta = Marks(), None
         self._effects.clear()
         self._lifted_at = (-1, -1)
@@ -263,10 +280,10 @@ class Broker:
         self._delta = restore_delta(state, decode_frames(chunks))
         self.state = self._kept(state)
 
-    def _new_state(self) -> State:
-        return self._kept(State(self.settings))
+    def _new_state(self) -> BrokerState:
+        return self._kept(BrokerState(self.settings, self._sections))
 
-    def _kept(self, state: State) -> State:
+    def _kept(self, state: BrokerState) -> BrokerState:
         state.stream_changes = [] if self._keeps_streams else None
         return state
 
@@ -294,6 +311,8 @@ class Broker:
         """Say which partitions of streams there are, and how far they reach."""
         for stream in self.state.streams:
             yield StreamExtent(stream.file_id, stream.start_offset, stream.next_offset)
+        for section in self.state.sections.values():
+            yield from section.stream_extents()
 
     # What a leader asks.
 
@@ -321,7 +340,7 @@ class Broker:
         ends[-1] = len(effects)
         return [effects[begin:end] for begin, end in pairwise([0, *ends])]
 
-    def route(self, topic: bytes) -> Route:
+    def route(self, topic: bytes) -> TopicRoute:
         """Say where a topic's messages go now, for what is not logged (QoS 0)."""
         return self.state.routes.route(topic)
 

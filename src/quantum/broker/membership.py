@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from quantum.broker.commands import SubscriptionSpec
 from quantum.broker.interest import partitions_of, send_item, tell
-from quantum.broker.items import Member as MemberItem
+from quantum.broker.items import MemberItem
 from quantum.broker.session import Session
-from quantum.broker.shares import Member, ShareGroup
-from quantum.broker.state import State
+from quantum.broker.shares import ShareGroup, ShareMember
+from quantum.broker.state import BrokerState
 
 _LEFT = -1
 
 
 def membership_changed(
-    state: State, session: Session, spec: SubscriptionSpec, *, left: bool = False
+    state: BrokerState, session: Session, spec: SubscriptionSpec, *, left: bool = False
 ) -> None:
     """Let every partition that may own such topics know of a member, or that it left."""
     item = member_item(state, session, spec, left=left)
@@ -23,7 +23,7 @@ def membership_changed(
 
 
 def member_item(
-    state: State, session: Session, spec: SubscriptionSpec, *, left: bool
+    state: BrokerState, session: Session, spec: SubscriptionSpec, *, left: bool
 ) -> MemberItem:
     """Say all that others must know of a member."""
     return MemberItem(
@@ -38,7 +38,7 @@ def member_item(
     )
 
 
-def condition_changed(state: State, session: Session) -> None:
+def condition_changed(state: BrokerState, session: Session) -> None:
     """Tell where a member's turns come from that it is connected or not, has room or not.
 
     A channel that holds too much is spared: this is advice, and nothing is lost without it.
@@ -55,7 +55,7 @@ def condition_changed(state: State, session: Session) -> None:
         note_member(state, state.settings.prg, item)
 
 
-def room_changed(state: State, session: Session) -> None:
+def room_changed(state: BrokerState, session: Session) -> None:
     """Tell everyone about every filter of a session whose queue became full, or is not any more."""
     state.routes.invalidate()
     for spec in session.subscriptions.values():
@@ -64,7 +64,7 @@ def room_changed(state: State, session: Session) -> None:
     condition_changed(state, session)
 
 
-def note_member(state: State, prg: int, item: MemberItem) -> None:
+def note_member(state: BrokerState, prg: int, item: MemberItem) -> None:
     """Take note of a member here, wherever its session is."""
     if state.routing_epoch:
         prg = state.home(item.client_id)
@@ -87,7 +87,7 @@ def note_member(state: State, prg: int, item: MemberItem) -> None:
     was_blocked = group.is_blocked
     state.changes.groups.add(key)
     group.join(
-        Member(
+        ShareMember(
             prg,
             item.client_id,
             item.epoch,

@@ -20,7 +20,7 @@ from quantum.broker.message import Message
 from quantum.broker.move import Move
 from quantum.broker.outbound import Delivery
 from quantum.broker.session import Replay, Session, accepted_at, is_accepted, new_outbound
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.types import TRANSFER, ClientId, SessionEpoch
 
 PAGE_BYTES_MAX: Final = 128 << 10
@@ -30,7 +30,7 @@ _ITEM_BYTES: Final = 64
 T = TypeVar("T")
 
 
-def moving_topics(state: State) -> list[bytes]:
+def moving_topics(state: BrokerState) -> list[bytes]:
     """Return the topics that are retained here and another partition's, the first one last."""
     here = state.settings.prg
     found = [topic for topic, _ in state.retained.items() if state.owner(topic) != here]
@@ -38,7 +38,7 @@ def moving_topics(state: State) -> list[bytes]:
     return found
 
 
-def hand_over_some(state: State, move: Move) -> bool:
+def hand_over_some(state: BrokerState, move: Move) -> bool:
     """Send the next part of what moves, and forget it; say whether it was the last one.
 
     It is the same part for a replica that was restored meanwhile: what ended or expired since the
@@ -49,7 +49,7 @@ def hand_over_some(state: State, move: Move) -> bool:
     return not move.topics and not state.leaving
 
 
-def hand_over_turned_away(state: State, channel: int) -> None:
+def hand_over_turned_away(state: BrokerState, channel: int) -> None:
     """Tell a fresh partition whom nothing is taken from until they begin anew.
 
     What such a client sent behind a refused publish may be on its way there, by the new ring.
@@ -62,7 +62,7 @@ def _client_weight(client: tuple[bytes, int, int]) -> int:
     return len(client[0]) + _ITEM_BYTES
 
 
-def _hand_over_retained(state: State, topics: list[bytes]) -> None:
+def _hand_over_retained(state: BrokerState, topics: list[bytes]) -> None:
     moving: dict[int, list[Message]] = {}
     room = state.settings.retained_page
     while topics and (room or state.retained.get(topics[-1]) is None):
@@ -76,7 +76,7 @@ def _hand_over_retained(state: State, topics: list[bytes]) -> None:
             send_item(state, owner + TRANSFER, MovedRetained(page))
 
 
-def _hand_over_sessions(state: State) -> None:
+def _hand_over_sessions(state: BrokerState) -> None:
     filters: dict[bytes, None] = {}
     for client_id in list(islice(state.leaving, state.settings.elapse_sessions_max)):
         del state.leaving[client_id]
@@ -90,7 +90,7 @@ def _hand_over_sessions(state: State) -> None:
         tell(state, topic_filter)
 
 
-def _hand_over(state: State, channel: int, session: Session) -> None:
+def _hand_over(state: BrokerState, channel: int, session: Session) -> None:
     assert all(is_accepted(place) for _, place in session.received.values())
     outbound = session.outbound
     image = MovedSession(
@@ -118,7 +118,7 @@ def _hand_over(state: State, channel: int, session: Session) -> None:
         send_item(state, channel, MovedDeliveries(session.client_id, page))
 
 
-def _forget_subscriptions(state: State, session: Session) -> Iterator[bytes]:
+def _forget_subscriptions(state: BrokerState, session: Session) -> Iterator[bytes]:
     """Take a session's subscriptions out of the tables; membership in groups is by client."""
     state.subscription_count -= len(session.subscriptions)
     for spec in session.subscriptions.values():
@@ -131,12 +131,12 @@ def _forget_subscriptions(state: State, session: Session) -> Iterator[bytes]:
             yield spec.filter
 
 
-def take_in_retained(state: State, item: MovedRetained) -> None:
+def take_in_retained(state: BrokerState, item: MovedRetained) -> None:
     for message in item.messages:
         state.retain(message)
 
 
-def take_in_session(state: State, item: MovedSession) -> None:
+def take_in_session(state: BrokerState, item: MovedSession) -> None:
     """Keep a session that moved here; its epoch and its connections' numbers stay unique."""
     outbound = new_outbound(item.window, state.queued)
     outbound.restore([], [], item.next_id)
@@ -164,7 +164,7 @@ def take_in_session(state: State, item: MovedSession) -> None:
             state.look_again(due_ms, session)
 
 
-def take_in_subscriptions(state: State, item: MovedSubscriptions) -> None:
+def take_in_subscriptions(state: BrokerState, item: MovedSubscriptions) -> None:
     session = state.sessions.get(item.client_id)
     if session is None:
         return
@@ -178,7 +178,7 @@ def take_in_subscriptions(state: State, item: MovedSubscriptions) -> None:
             state.filters.setdefault(spec.filter, {})[session.client_id] = None
 
 
-def take_in_deliveries(state: State, item: MovedDeliveries) -> None:
+def take_in_deliveries(state: BrokerState, item: MovedDeliveries) -> None:
     session = state.sessions.get(item.client_id)
     if session is None:
         return

@@ -17,8 +17,10 @@ from quantum.broker.commands import (
     decode_command,
     encode_command,
 )
+from quantum.broker.sections import is_section_command, section_stamp
 
-PART_BYTES_MAX: Final = 512 << 10
+PART_BYTES_MAX: Final = (1 << 20) - (8 << 10)
+"""A little less than an entry: a batch of Kafka's usual 1,000,000 bytes goes whole in one."""
 _DATA_BYTES_MAX: Final = PART_BYTES_MAX - 64  # what is around it is less than that
 COMMAND_BYTES_MAX: Final = 64 << 20
 """Nothing larger is put together, whatever a log says."""
@@ -39,6 +41,8 @@ def stamp_of(command: bytes) -> int:
     """Return the time that a command says; 0 where it says none."""
     if command[0] == PUBLISHES:
         return int(PUBLISHES_HEAD.unpack_from(command)[1])
+    if is_section_command(command):
+        return section_stamp(command)
     return int(getattr(decode_command(command), "now_ms", 0))
 
 

@@ -44,14 +44,14 @@ from quantum.broker.reasons import (
     SUCCESS,
 )
 from quantum.broker.refusals import NOT_COUNTED, Refusals, encode_refusals
-from quantum.broker.routes import Route
+from quantum.broker.routes import TopicRoute
 from quantum.broker.session import Session, accepted_at, is_accepted, is_past
 from quantum.broker.sharing import share_out
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.types import TIME_MAX_MS
 
 
-def apply_publishes(state: State, data: bytes) -> bytes:
+def apply_publishes(state: BrokerState, data: bytes) -> bytes:
     """Apply packed publishes; the reply names those refused (`decode_refusals`).
 
     What is no packed command, or is cut short, ends the walk: every replica stops at the same
@@ -79,7 +79,7 @@ def apply_publishes(state: State, data: bytes) -> bytes:
     return encode_refusals(_publish_forwarded(state, forwarded, head.first_sequence, data))
 
 
-def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: int) -> int:
+def _publish_all(state: BrokerState, data: bytes, at: int, refused: Refusals, number: int) -> int:
     """Publish the records from `at` on, numbered from `number`; return the number after them.
 
     The busiest loop there is, so `decode_record` is written out here. Most messages are for
@@ -153,7 +153,9 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
     return number
 
 
-def _publish_forwarded(state: State, forwarded: Forwarded, first: int, data: bytes) -> Refusals:
+def _publish_forwarded(
+    state: BrokerState, forwarded: Forwarded, first: int, data: bytes
+) -> Refusals:
     """Publish what is new among passed-on records; repeat the answers to what is not."""
     at, number = PUBLISHES_HEAD.size, first
     known: Refusals = []
@@ -175,7 +177,7 @@ def _publish_forwarded(state: State, forwarded: Forwarded, first: int, data: byt
 
 
 def publish(
-    state: State, message: Message, *, force: bool = False, record: bytes | None = None
+    state: BrokerState, message: Message, *, force: bool = False, record: bytes | None = None
 ) -> int:
     """Publish a message whose topic this partition owns; return SUCCESS or QUOTA_EXCEEDED.
 
@@ -203,7 +205,7 @@ def publish(
     return SUCCESS
 
 
-def _publish_elsewhere(state: State, message: Message, *, force: bool) -> int:
+def _publish_elsewhere(state: BrokerState, message: Message, *, force: bool) -> int:
     """The topic moved: only a leader that has a successor sends such a message, to no effect."""
     if not force:
         return QUOTA_EXCEEDED
@@ -211,7 +213,7 @@ def _publish_elsewhere(state: State, message: Message, *, force: bool) -> int:
     return SUCCESS
 
 
-def _refuse(state: State, route: Route, message: Message) -> int:
+def _refuse(state: BrokerState, route: TopicRoute, message: Message) -> int:
     """Say why a message is not taken: no room in a queue or channel, or a quota of its tenant."""
     if not _has_room(state, route):
         return QUOTA_EXCEEDED
@@ -222,7 +224,7 @@ def _refuse(state: State, route: Route, message: Message) -> int:
     return SUCCESS
 
 
-def _has_room(state: State, route: Route) -> bool:
+def _has_room(state: BrokerState, route: TopicRoute) -> bool:
     """Whether every queue and every channel that a message needs takes it."""
     if route.is_blocked:
         return False
@@ -237,7 +239,7 @@ def _has_room(state: State, route: Route) -> bool:
     return True
 
 
-def _pass_on(state: State, route: Route, record: bytes, qos: int) -> int:
+def _pass_on(state: BrokerState, route: TopicRoute, record: bytes, qos: int) -> int:
     """Put a record into the channels to other partitions, into all of them or none."""
     if qos and any(state.channels.to(state.way(prg)).is_full for prg in route.remotes):
         return QUOTA_EXCEEDED
@@ -245,7 +247,7 @@ def _pass_on(state: State, route: Route, record: bytes, qos: int) -> int:
     return SUCCESS
 
 
-def _deliver_elsewhere(state: State, route: Route, record: bytes, qos: int) -> None:
+def _deliver_elsewhere(state: BrokerState, route: TopicRoute, record: bytes, qos: int) -> None:
     item = Deliver(record)
     for prg in route.remotes:
         outbox = state.channels.to(state.way(prg))
@@ -253,7 +255,7 @@ def _deliver_elsewhere(state: State, route: Route, record: bytes, qos: int) -> N
             outbox.append(item)
 
 
-def _retain(state: State, message: Message) -> None:
+def _retain(state: BrokerState, message: Message) -> None:
     """Keep what was taken; what no acknowledgement stands for (QoS 0, a will) within the quota.
 
     Beyond it there is no retained message at all any more ([MQTT-3.3.1-7] lets a server discard
@@ -267,7 +269,7 @@ def _retain(state: State, message: Message) -> None:
         state.drop_retained(message.topic)
 
 
-def publish_anywhere(state: State, message: Message) -> None:
+def publish_anywhere(state: BrokerState, message: Message) -> None:
     """Publish a message that nobody can take back, here or in the partition of its topic."""
     owner = state.owner(message.topic)
     if owner == state.settings.prg:
@@ -278,7 +280,7 @@ def publish_anywhere(state: State, message: Message) -> None:
         send_item(state, owner, Forward(message.record))
 
 
-def publish_forward(state: State, origin: int, record: bytes) -> None:
+def publish_forward(state: BrokerState, origin: int, record: bytes) -> None:
     """Publish what came through another partition's channel: its publisher has its word."""
     message, _ = decode_record(record)
     if message.qos and is_without_room(state, message.topic):
@@ -288,7 +290,7 @@ def publish_forward(state: State, origin: int, record: bytes) -> None:
     publish(state, message, force=True, record=record)
 
 
-def apply_publish_once(state: State, command: PublishOnce) -> bytes:
+def apply_publish_once(state: BrokerState, command: PublishOnce) -> bytes:
     """Take QoS 2 publishes of sessions that are in the log, each once (quantumqtt §4.2, §4.6).
 
     The reply names those refused; for the others a PUBREC follows when the topic's partition
@@ -308,7 +310,7 @@ def apply_publish_once(state: State, command: PublishOnce) -> bytes:
     return encode_refusals(refused)
 
 
-def _publish_once(state: State, message: Message, record: bytes) -> int:
+def _publish_once(state: BrokerState, message: Message, record: bytes) -> int:
     flags = flags_of(record)
     session = state.sessions.get(message.client_id)
     if session is None or session.epoch != message.epoch or message.client_id in state.leaving:
@@ -332,7 +334,7 @@ def _publish_once(state: State, message: Message, record: bytes) -> int:
     return reason
 
 
-def _take_once(state: State, session: Session, message: Message, record: bytes) -> int:
+def _take_once(state: BrokerState, session: Session, message: Message, record: bytes) -> int:
     if len(session.received) >= state.settings.received_max:
         _forget_past(state, session)
         if len(session.received) >= state.settings.received_max:
@@ -347,7 +349,7 @@ def _take_once(state: State, session: Session, message: Message, record: bytes) 
     return reason
 
 
-def _forget_past(state: State, session: Session) -> None:
+def _forget_past(state: BrokerState, session: Session) -> None:
     """Make room: what was accepted before the horizon is not remembered (quantumqtt §4.2)."""
     horizon_ms = state.settings.dedupe_horizon_ms
     session.received = {
@@ -357,7 +359,7 @@ def _forget_past(state: State, session: Session) -> None:
     }
 
 
-def _forward_once(state: State, session: Session, owner: int, message: Message) -> int:
+def _forward_once(state: BrokerState, session: Session, owner: int, message: Message) -> int:
     if is_congested(state, message.topic) or (message.retain and is_congested(state, RETAINING)):
         return QUOTA_EXCEEDED
     if state.channels.to(owner).is_full:
@@ -367,7 +369,7 @@ def _forward_once(state: State, session: Session, owner: int, message: Message) 
     return SUCCESS
 
 
-def apply_release(state: State, command: Release) -> bytes:
+def apply_release(state: BrokerState, command: Release) -> bytes:
     """End QoS 2 exchanges; the reply has one reason for each."""
     state.see_time(command.now_ms)
     reasons = bytearray()
@@ -380,7 +382,7 @@ def apply_release(state: State, command: Release) -> bytes:
     return bytes(reasons)
 
 
-def forward_acked(state: State, peer: int, sequence: int, forward: Forward) -> None:
+def forward_acked(state: BrokerState, peer: int, sequence: int, forward: Forward) -> None:
     """The topic's partition has a message (`PublishAcked`): its publisher may be told."""
     message, _ = decode_record(forward.record)
     if message.qos != 2:

@@ -17,7 +17,7 @@ from quantum.broker.membership import member_item
 from quantum.broker.move import Move
 from quantum.broker.moving import hand_over_some, hand_over_turned_away, moving_topics
 from quantum.broker.replaying import extend_replays
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.types import TRANSFER
 from quantum.topics import has_wildcard
 
@@ -32,13 +32,13 @@ class Rebalanced(msgspec.Struct, array_like=True):
     refused: str = ""
 
 
-def has_more_to_send(state: State) -> bool:
+def has_more_to_send(state: BrokerState) -> bool:
     """Say whether a move goes on with every `Elapse`."""
     move = state.move
     return move is not None and state.is_open and move.is_cut and not move.is_handed
 
 
-def apply_begin_rebalance(state: State, command: BeginRebalance) -> bytes:
+def apply_begin_rebalance(state: BrokerState, command: BeginRebalance) -> bytes:
     """Let the ring grow, or say why not; the same command again changes nothing."""
     state.see_time(command.now_ms)
     refused = _refuse(state, command)
@@ -48,7 +48,7 @@ def apply_begin_rebalance(state: State, command: BeginRebalance) -> bytes:
     return _encode(Rebalanced(state.routing_epoch, state.prg_count, refused))
 
 
-def _refuse(state: State, command: BeginRebalance) -> str:
+def _refuse(state: BrokerState, command: BeginRebalance) -> str:
     asked = (command.routing_epoch, command.prg_count)
     if asked == (state.routing_epoch, state.prg_count):
         return ""
@@ -63,7 +63,7 @@ def _refuse(state: State, command: BeginRebalance) -> str:
     return ""
 
 
-def begin(state: State, began: Began) -> None:
+def begin(state: BrokerState, began: Began) -> None:
     """Route by another ring from here on."""
     old_count, here = state.prg_count, state.settings.prg
     state.emit(RingChanged(began.routing_epoch, began.prg_count))
@@ -87,6 +87,8 @@ def begin(state: State, began: Began) -> None:
     for prg in range(old_count, state.prg_count):
         tell_store(state, prg)
         tell_fresh_of_streams(state, prg + TRANSFER)
+        for section in state.sections.values():
+            section.joined(prg)
     extend_replays(state, old_count)
 
 
@@ -94,7 +96,7 @@ def _first_way(old_count: int, prg: int) -> int:
     return prg if prg < old_count else prg + TRANSFER
 
 
-def _tell_fresh(state: State, old_count: int) -> None:
+def _tell_fresh(state: BrokerState, old_count: int) -> None:
     """Tell the fresh partitions what the sessions here want, those that leave included."""
     for topic_filter, level in state.told.items():
         for prg in partitions_of(state, topic_filter):
@@ -108,7 +110,7 @@ def _tell_fresh(state: State, old_count: int) -> None:
                     send_item(state, prg + TRANSFER, item)
 
 
-def apply_routes_flushed(state: State, command: RoutesFlushed) -> bytes:
+def apply_routes_flushed(state: BrokerState, command: RoutesFlushed) -> bytes:
     """Tell the old peers that nothing follows which was routed by the old ring."""
     state.see_time(command.now_ms)
     move = state.move
@@ -123,11 +125,11 @@ def apply_routes_flushed(state: State, command: RoutesFlushed) -> bytes:
     return b""
 
 
-def _old_peers(state: State, move: Move) -> list[int]:
+def _old_peers(state: BrokerState, move: Move) -> list[int]:
     return [prg for prg in range(move.old_count) if prg != state.settings.prg]
 
 
-def on_began(state: State, origin: int, began: Began) -> None:
+def on_began(state: BrokerState, origin: int, began: Began) -> None:
     """Begin as well, if this partition did not yet; note from when on a peer routes anew."""
     if state.move is None and _follows(state, began):
         begin(state, began)
@@ -136,7 +138,7 @@ def on_began(state: State, origin: int, began: Began) -> None:
         move.began.add(origin & (TRANSFER - 1))
 
 
-def _follows(state: State, began: Began) -> bool:
+def _follows(state: BrokerState, began: Began) -> bool:
     """Say whether another ring may come after this one."""
     if not began.old_count < began.prg_count <= PRGS_MAX:
         return False
@@ -145,26 +147,26 @@ def _follows(state: State, began: Began) -> bool:
     return (began.routing_epoch, began.old_count) == (state.routing_epoch + 1, state.prg_count)
 
 
-def on_flushed(state: State, origin: int, flushed: Flushed) -> None:
+def on_flushed(state: BrokerState, origin: int, flushed: Flushed) -> None:
     move = state.move
     if move is not None and move.routing_epoch == flushed.routing_epoch:
         move.flushed.add(origin)
 
 
-def on_handed_over(state: State, origin: int, ended: HandedOver) -> None:
+def on_handed_over(state: BrokerState, origin: int, ended: HandedOver) -> None:
     move = state.move
     if move is not None and move.routing_epoch == ended.routing_epoch:
         move.ended.add(origin & (TRANSFER - 1))
 
 
-def on_settled(state: State, origin: int, _settled: Settled) -> None:
+def on_settled(state: BrokerState, origin: int, _settled: Settled) -> None:
     """A fresh partition said what it wants: it need not get everything any more."""
     if origin in state.routes.blind:
         state.routes.blind.remove(origin)
         state.routes.invalidate()
 
 
-def advance(state: State) -> None:
+def advance(state: BrokerState) -> None:
     """Take the next steps of a move, as far as nothing is missing for them."""
     move = state.move
     if move is None or not state.is_open:
@@ -190,12 +192,12 @@ def advance(state: State) -> None:
         state.move = None
 
 
-def _have_it(state: State, move: Move) -> bool:
+def _have_it(state: BrokerState, move: Move) -> bool:
     channels = state.channels
     return all(channels.to(prg).acked_through >= place for prg, place in move.places.items())
 
 
-def _cut(state: State, move: Move) -> None:
+def _cut(state: BrokerState, move: Move) -> None:
     """What moves is the fresh partitions' from this index on; nothing changes it here any more."""
     move.is_cut = True
     drop_congestion(state)
@@ -206,7 +208,7 @@ def _cut(state: State, move: Move) -> None:
     state.note_ring()
 
 
-def _forget_exact_filters(state: State) -> None:
+def _forget_exact_filters(state: BrokerState) -> None:
     """Forget who elsewhere wants topics that are another partition's now."""
     here = state.settings.prg
     trie = state.routes.trie
@@ -219,13 +221,13 @@ def _forget_exact_filters(state: State) -> None:
                 del state.groups[subscriber]
 
 
-def is_complete(state: State) -> bool:
+def is_complete(state: BrokerState) -> bool:
     """Say whether a fresh partition has everything."""
     move = state.move
     return move is not None and not state.is_open and move.ended >= set(range(move.old_count))
 
 
-def open_up(state: State, move: Move) -> None:
+def open_up(state: BrokerState, move: Move) -> None:
     """Own what the ring says from here on; the caller gives out what was held."""
     state.is_open = move.is_cut = True
     here = state.settings.prg
@@ -239,12 +241,12 @@ def open_up(state: State, move: Move) -> None:
     move.untold = untold_filters(state)
 
 
-def untold_filters(state: State) -> list[bytes]:
+def untold_filters(state: BrokerState) -> list[bytes]:
     """Return what sessions here want and nobody was told of, in an order that all find."""
     return sorted((each for each in state.filters if each not in state.told), reverse=True)
 
 
-def _settle(state: State, move: Move) -> None:
+def _settle(state: BrokerState, move: Move) -> None:
     """Tell the next part of what the sessions of a fresh partition want; settled, if it is all.
 
     Until then it gets everything.
@@ -263,11 +265,11 @@ def _settle(state: State, move: Move) -> None:
     state.move = None
 
 
-def _is_untold(state: State, topic_filter: bytes) -> bool:
+def _is_untold(state: BrokerState, topic_filter: bytes) -> bool:
     return topic_filter in state.filters and topic_filter not in state.told
 
 
-def waits_for(state: State) -> list[str]:
+def waits_for(state: BrokerState) -> list[str]:
     """Say in words what a move waits for, here; nothing where none is under way."""
     move = state.move
     if not state.is_open:

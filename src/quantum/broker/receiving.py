@@ -11,6 +11,7 @@ from quantum.broker.commands import PUBACK, PUBREC, Acknowledge, ChannelAcked, C
 from quantum.broker.congestion import on_pressure
 from quantum.broker.delivering import deliver_here, deliver_targeted, send_ready
 from quantum.broker.effects import SendPubrel
+from quantum.broker.errors import UnknownCommand
 from quantum.broker.interest import is_peer, send_item, takes_items
 from quantum.broker.items import (
     NOTHING,
@@ -21,7 +22,7 @@ from quantum.broker.items import (
     HandedOver,
     Interest,
     Item,
-    Member,
+    MemberItem,
     MoreRetained,
     MovedDeliveries,
     MovedRetained,
@@ -30,6 +31,7 @@ from quantum.broker.items import (
     MovedTurnedAway,
     Pressure,
     Returned,
+    SectionItem,
     Settled,
     StoreFull,
     StreamDefined,
@@ -61,14 +63,14 @@ from quantum.broker.rebalancing import (
 from quantum.broker.replaying import answer_retained, on_more_retained
 from quantum.broker.session import Session
 from quantum.broker.sharing import give_back, returned
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.types import TRANSFER, PacketId
 
 REFUSED = 0
 """Instead of a packet type: the client answered with a reason code of 0x80 or above."""
 
 
-def apply_channel_items(state: State, command: ChannelItems) -> bytes:
+def apply_channel_items(state: BrokerState, command: ChannelItems) -> bytes:
     """Count the items of another partition's channel, each once."""
     state.see_time(command.now_ms)
     if not takes_items(state, command.origin):
@@ -85,7 +87,7 @@ def apply_channel_items(state: State, command: ChannelItems) -> bytes:
     return b""
 
 
-def _advance(state: State) -> None:
+def _advance(state: BrokerState) -> None:
     advance(state)
     move = state.move
     if move is not None and is_complete(state):
@@ -96,7 +98,7 @@ def _advance(state: State) -> None:
         advance(state)
 
 
-def _on_item(state: State, origin: int, item: Item) -> None:
+def _on_item(state: BrokerState, origin: int, item: Item) -> None:
     match item:
         case Deliver(record):
             if not state.is_open:
@@ -114,7 +116,7 @@ def _on_item(state: State, origin: int, item: Item) -> None:
                 _hold(state, origin, item)
             else:
                 _on_targeted(state, item)
-        case Member():
+        case MemberItem():
             note_member(state, origin, item)
         case Returned(share, topic_filter, record):
             returned(state, share, topic_filter, decode_record(record)[0])
@@ -136,6 +138,11 @@ def _on_item(state: State, origin: int, item: Item) -> None:
             begin_stream(state, spec)
         case StreamDeleted(number):
             end_stream(state, number)
+        case SectionItem(family, data):
+            section = state.sections.get(family)
+            if section is None:
+                raise UnknownCommand("an item of a later release", family=family)
+            section.receive(origin & (TRANSFER - 1), data)
         case MovedTurnedAway():
             if not state.is_open:
                 state.turned_away.take_in(item.clients)
@@ -146,13 +153,13 @@ def _on_item(state: State, origin: int, item: Item) -> None:
             assert_never(item)
 
 
-def _hold(state: State, origin: int, item: Item) -> None:
+def _hold(state: BrokerState, origin: int, item: Item) -> None:
     """Keep a message until every session that moves here has come."""
     if state.move is not None:
         state.move.held.append((origin, item))
 
 
-def _on_deliver(state: State, origin: int, message: Message) -> None:
+def _on_deliver(state: BrokerState, origin: int, message: Message) -> None:
     move = state.move
     to_leaving = move is not None and origin not in move.began
     route = state.routes.route(message.topic)
@@ -160,7 +167,7 @@ def _on_deliver(state: State, origin: int, message: Message) -> None:
 
 
 def _take_in(
-    state: State, item: MovedRetained | MovedSession | MovedSubscriptions | MovedDeliveries
+    state: BrokerState, item: MovedRetained | MovedSession | MovedSubscriptions | MovedDeliveries
 ) -> None:
     match item:
         case MovedRetained():
@@ -175,7 +182,7 @@ def _take_in(
             assert_never(item)
 
 
-def _on_interest(state: State, origin: int, item: Interest) -> None:
+def _on_interest(state: BrokerState, origin: int, item: Interest) -> None:
     if item.level == NOTHING:
         state.routes.trie.remove(item.filter, origin)
     else:
@@ -183,7 +190,7 @@ def _on_interest(state: State, origin: int, item: Interest) -> None:
     state.changes.interests.add((item.filter, origin))
 
 
-def _on_targeted(state: State, item: Targeted) -> None:
+def _on_targeted(state: BrokerState, item: Targeted) -> None:
     message, _ = decode_record(item.record)
     session = state.sessions.get(item.client_id)
     key = b"$share/" + item.share + b"/" + item.filter if item.share else item.filter
@@ -199,7 +206,7 @@ def _on_targeted(state: State, item: Targeted) -> None:
     deliver_targeted(state, session, delivery)
 
 
-def apply_channel_acked(state: State, command: ChannelAcked) -> bytes:
+def apply_channel_acked(state: BrokerState, command: ChannelAcked) -> bytes:
     """Forget what another partition has; publishers whose messages it took are told."""
     if not is_peer(state, command.peer):
         return b""
@@ -210,7 +217,7 @@ def apply_channel_acked(state: State, command: ChannelAcked) -> bytes:
     return b""
 
 
-def apply_acknowledge(state: State, command: Acknowledge) -> bytes:
+def apply_acknowledge(state: BrokerState, command: Acknowledge) -> bytes:
     """Take what clients said of messages that are kept for them."""
     state.see_time(command.now_ms)
     touched: dict[bytes, Session] = {}
@@ -224,7 +231,7 @@ def apply_acknowledge(state: State, command: Acknowledge) -> bytes:
     return b""
 
 
-def _acknowledge(state: State, session: Session, kind: int, packet_id: PacketId) -> None:
+def _acknowledge(state: BrokerState, session: Session, kind: int, packet_id: PacketId) -> None:
     outbound = session.outbound
     if kind == PUBACK:
         outbound.on_puback(packet_id)

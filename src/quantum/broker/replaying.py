@@ -17,7 +17,7 @@ from quantum.broker.items import MoreRetained, Targeted, WantRetained
 from quantum.broker.message import Message
 from quantum.broker.outbound import Delivery
 from quantum.broker.session import Replay, Session
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.topics import has_wildcard
 
 PAGE_BYTES_MAX: Final = 1 << 20
@@ -25,7 +25,7 @@ PAGES_PER_ELAPSE: Final = 16
 _RETAINED = True
 
 
-def begin_replay(state: State, session: Session, spec: SubscriptionSpec) -> None:
+def begin_replay(state: BrokerState, session: Session, spec: SubscriptionSpec) -> None:
     """Send what is retained for a subscription, or begin to."""
     session.replays = [each for each in session.replays if each.filter != spec.filter]
     here = state.settings.prg
@@ -36,7 +36,7 @@ def begin_replay(state: State, session: Session, spec: SubscriptionSpec) -> None
         state.replaying[session.client_id] = None
 
 
-def continue_replays(state: State) -> None:
+def continue_replays(state: BrokerState) -> None:
     """Send the next page to some of the sessions that wait for one and have room."""
     for client_id in list(state.replaying)[:PAGES_PER_ELAPSE]:
         del state.replaying[client_id]
@@ -45,7 +45,7 @@ def continue_replays(state: State) -> None:
             state.replaying[client_id] = None
 
 
-def _next_page(state: State, session: Session, replay: Replay) -> bool:
+def _next_page(state: BrokerState, session: Session, replay: Replay) -> bool:
     """Send a page, or ask for one; say whether there was room for it."""
     room = room_for_retained(state, session)
     if not room:
@@ -69,7 +69,7 @@ def _next_page(state: State, session: Session, replay: Replay) -> bool:
     return True
 
 
-def _send_page(state: State, session: Session, replay: Replay, limit: int) -> None:
+def _send_page(state: BrokerState, session: Session, replay: Replay, limit: int) -> None:
     page, after = _page(state, replay.filter, replay.after, limit, not_moving=True)
     if after is None:
         session.replays.remove(replay)
@@ -82,7 +82,7 @@ def _send_page(state: State, session: Session, replay: Replay, limit: int) -> No
 
 
 def _page(
-    state: State, topic_filter: bytes, after: bytes, limit: int, *, not_moving: bool
+    state: BrokerState, topic_filter: bytes, after: bytes, limit: int, *, not_moving: bool
 ) -> tuple[list[Message], bytes | None]:
     """Return what comes next, what has expired left out, and where to go on if there is more.
 
@@ -104,7 +104,7 @@ def _page(
     return messages, page.after
 
 
-def answer_retained(state: State, origin: int, want: WantRetained) -> None:
+def answer_retained(state: BrokerState, origin: int, want: WantRetained) -> None:
     """Send a page of what is retained here to a session of another partition."""
     limit = max(1, min(want.limit, state.settings.retained_page))
     move = state.move
@@ -134,7 +134,7 @@ def answer_retained(state: State, origin: int, want: WantRetained) -> None:
         send_item(state, origin, more)
 
 
-def on_more_retained(state: State, origin: int, more: MoreRetained) -> None:
+def on_more_retained(state: BrokerState, origin: int, more: MoreRetained) -> None:
     """Ask for the next page now, or when the session has room for it."""
     session = state.sessions.get(more.client_id)
     prg = origin if more.prg < 0 else more.prg
@@ -153,7 +153,7 @@ def on_more_retained(state: State, origin: int, more: MoreRetained) -> None:
     _next_page(state, session, replay)
 
 
-def extend_replays(state: State, old_count: int) -> None:
+def extend_replays(state: BrokerState, old_count: int) -> None:
     """The ring grew: what was not sent yet may be in a fresh partition from now on."""
     fresh = range(old_count, state.prg_count)
     for session in state.sessions.values():

@@ -10,6 +10,7 @@ from quantum.broker.capturing import watch_filters
 from quantum.broker.channels import Forwarded
 from quantum.broker.errors import SnapshotUnusable
 from quantum.broker.frames import (
+    BrokerHeader,
     DeltaHeader,
     End,
     Frame,
@@ -23,38 +24,44 @@ from quantum.broker.frames import (
     FrozenInterests,
     FrozenMove,
     FrozenOutbox,
+    FrozenPage,
     FrozenPart,
     FrozenPlaces,
     FrozenPressure,
     FrozenRetained,
     FrozenSession,
     FrozenStreams,
-    Header,
 )
 from quantum.broker.full_queues import FullQueue
 from quantum.broker.move import Move
 from quantum.broker.moving import moving_topics
 from quantum.broker.outbound import Delivery
 from quantum.broker.rebalancing import untold_filters
+from quantum.broker.section_list import SECTIONS
+from quantum.broker.sections import SectionFactory
 from quantum.broker.session import Replay, Session, new_outbound
 from quantum.broker.settings import BrokerSettings
-from quantum.broker.shares import Member, ShareGroup
+from quantum.broker.shares import ShareGroup, ShareMember
 from quantum.broker.snapshot import NAME, READABLE
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.stream_table import Stream
 from quantum.broker.types import ClientId, Sequence, SessionEpoch
 
 
-def restore_state(settings: BrokerSettings, frames: Iterable[Frame]) -> State:
+def restore_state(
+    settings: BrokerSettings,
+    frames: Iterable[Frame],
+    sections: tuple[SectionFactory, ...] = SECTIONS,
+) -> BrokerState:
     """Make the state that a snapshot says. Raises SnapshotUnusable."""
-    state = State(settings)
+    state = BrokerState(settings, sections)
     last: Session | None = None
     count, ended = 0, False
     for frame in frames:
-        if ended or (count == 0) != isinstance(frame, Header):
+        if ended or (count == 0) != isinstance(frame, BrokerHeader):
             raise SnapshotUnusable("a frame where none belongs", number=count)
         match frame:
-            case Header():
+            case BrokerHeader():
                 restore_header(state, frame)
             case FrozenSession():
                 last = restore_session(state, frame)
@@ -75,7 +82,7 @@ def restore_state(settings: BrokerSettings, frames: Iterable[Frame]) -> State:
     return state
 
 
-def restore_header(state: State, header: Header) -> None:
+def restore_header(state: BrokerState, header: BrokerHeader) -> None:
     if header.name != NAME or header.version not in READABLE:
         raise SnapshotUnusable("not a snapshot of this version", version=header.version)
     if header.prg != state.settings.prg:
@@ -89,7 +96,7 @@ def restore_header(state: State, header: Header) -> None:
         state.routes.blind = list(header.blind)
 
 
-def restore_session(state: State, frozen: FrozenSession) -> Session:
+def restore_session(state: BrokerState, frozen: FrozenSession) -> Session:
     outbound = new_outbound(frozen.window, state.queued)
     outbound.unsent = list(frozen.unsent)
     outbound.restore([], [], frozen.next_id)
@@ -145,11 +152,12 @@ Table: TypeAlias = (
     | FrozenHoldings
     | FrozenFullQueues
     | FrozenStreams
+    | FrozenPage
     | FrozenPart
 )
 
 
-def restore_table(state: State, frame: Table) -> None:
+def restore_table(state: BrokerState, frame: Table) -> None:
     match frame:
         case FrozenGroup():
             _restore_group(state, frame)
@@ -187,6 +195,11 @@ def restore_table(state: State, frame: Table) -> None:
             state.hashes_shares = frame.hashes_shares
         case FrozenStreams():
             restore_streams(state, frame)
+        case FrozenPage():
+            section = state.sections.get(frame.family)
+            if section is None:
+                raise SnapshotUnusable("a section of a later release", family=frame.family)
+            section.put_page(frame.key, frame.data)
         case FrozenFullQueues():
             state.full_queues = FullQueue(frame.policy)
             state.dropped_full = dict(frame.dropped)
@@ -194,7 +207,7 @@ def restore_table(state: State, frame: Table) -> None:
             assert_never(frame)
 
 
-def restore_streams(state: State, frozen: FrozenStreams) -> None:
+def restore_streams(state: BrokerState, frozen: FrozenStreams) -> None:
     """Put streams in, or other offsets in the place of theirs."""
     state.streams.last_number = frozen.last_number
     for spec, start_offset, next_offset in frozen.streams:
@@ -208,7 +221,7 @@ def restore_streams(state: State, frozen: FrozenStreams) -> None:
         stream.start_offset, stream.next_offset = start_offset, next_offset
 
 
-def _restore_move(state: State, frozen: FrozenMove) -> None:
+def _restore_move(state: BrokerState, frozen: FrozenMove) -> None:
     state.move = Move(
         frozen.routing_epoch,
         frozen.old_count,
@@ -222,24 +235,26 @@ def _restore_move(state: State, frozen: FrozenMove) -> None:
     )
 
 
-def _restore_group(state: State, frozen: FrozenGroup) -> None:
+def _restore_group(state: BrokerState, frozen: FrozenGroup) -> None:
     group = ShareGroup(frozen.name, frozen.filter, turn=frozen.turn)
     for each in frozen.members:
-        group.join(Member(*each))
+        group.join(ShareMember(*each))
     key = (frozen.name, frozen.filter)
     state.groups[key] = group
     state.routes.trie.add(frozen.filter, key, None)
 
 
-def _restore_places(state: State, frozen: FrozenPlaces) -> None:
+def _restore_places(state: BrokerState, frozen: FrozenPlaces) -> None:
     state.channels.counted.update(frozen.counted)
     for prg, term, number, forgotten_through, refused in frozen.forwarded:
         state.channels.forwarded[prg] = Forwarded(term, number, dict(refused), forgotten_through)
 
 
-def finish(state: State) -> None:
+def finish(state: BrokerState) -> None:
     """Work out what the frames do not say."""
     state.note_ring()
+    for section in state.sections.values():
+        section.restored()
     move, here = state.move, state.settings.prg
     if move is not None and state.is_open:
         leaving = [each for each in state.sessions if state.home(each) != here]

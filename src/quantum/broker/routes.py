@@ -21,7 +21,7 @@ Wish: TypeAlias = "SubscriptionSpec | int | None"
 """What each of them has at a filter: a client its options, a partition its level of interest."""
 
 
-class Target:
+class RouteTarget:
     """One session that wants a topic: one copy, the highest QoS, all identifiers."""
 
     __slots__ = ("client_id", "identifiers", "no_local", "qos", "retain_as_published", "specs")
@@ -34,13 +34,13 @@ class Target:
         self.no_local = any(spec.no_local for spec in specs)
         self.identifiers = tuple(spec.identifier for spec in specs if spec.identifier)
 
-    def for_publisher(self) -> Target | None:
+    def for_publisher(self) -> RouteTarget | None:
         """What is left of it for a message of this very client (MQTT-3.8.3-3)."""
         specs = [spec for spec in self.specs if not spec.no_local]
-        return Target(self.client_id, specs) if specs else None
+        return RouteTarget(self.client_id, specs) if specs else None
 
 
-class Route:
+class TopicRoute:
     """Everyone who wants a topic."""
 
     __slots__ = (
@@ -59,9 +59,9 @@ class Route:
     def __init__(self) -> None:
         self.is_elsewhere = False
         """Whether the topic is another partition's since the ring changed."""
-        self.volatile: list[Target] = []
+        self.volatile: list[RouteTarget] = []
         """Sessions whose connections keep their own queues."""
-        self.kept: list[Target] = []
+        self.kept: list[RouteTarget] = []
         """Sessions whose queues the machine keeps."""
         self.captures: list[Stream] = []
         """Streams that keep what is published; whoever else wants it is not concerned."""
@@ -100,7 +100,7 @@ class Routes:
         self.trie: SubscriptionTrie[Subscriber, Wish] = SubscriptionTrie()
         self._sessions = sessions
         self._groups = groups
-        self._cache: dict[bytes, Route] = {}
+        self._cache: dict[bytes, TopicRoute] = {}
         self._valid = 0
         self.full: set[bytes] = set()
         """The clients whose queues are full."""
@@ -120,14 +120,14 @@ class Routes:
         """As long as it stays the same, every route does."""
         return self.trie.generation, self.invalidations
 
-    def known(self) -> dict[bytes, Route]:
+    def known(self) -> dict[bytes, TopicRoute]:
         """Return the routes that were worked out, until a subscription changes; not to be kept."""
         if self._valid != self.trie.generation:
             self._cache.clear()
             self._valid = self.trie.generation
         return self._cache
 
-    def route(self, topic: bytes) -> Route:
+    def route(self, topic: bytes) -> TopicRoute:
         """Return where a topic's messages go now."""
         route = self.known().get(topic)
         if route is None:
@@ -136,8 +136,8 @@ class Routes:
             route = self._cache[topic] = self._work_out(topic)
         return route
 
-    def _work_out(self, topic: bytes) -> Route:
-        route = Route()
+    def _work_out(self, topic: bytes) -> TopicRoute:
+        route = TopicRoute()
         clients: dict[bytes, list[SubscriptionSpec]] = {}
         for subscriber, wish in self.trie.match(topic):
             if isinstance(subscriber, Stream):
@@ -165,7 +165,7 @@ class Routes:
         route.shares.sort(key=_share_key)
         route.captures.sort(key=_stream_key)
         for client_id, specs in sorted(clients.items(), key=_client_key):
-            target = Target(client_id, specs)
+            target = RouteTarget(client_id, specs)
             if self._sessions[client_id].keeps_queue:
                 route.kept.append(target)
                 route.is_blocked |= client_id in self.full

@@ -21,7 +21,7 @@ KEY_SEED: Final = 1
 
 
 @dataclass(slots=True)
-class Member:
+class ShareMember:
     """A session in a group; `prg` is where the session lives."""
 
     prg: int
@@ -39,7 +39,7 @@ class ShareGroup:
 
     name: bytes
     filter: bytes
-    members: dict[tuple[int, bytes], Member] = field(default_factory=dict)
+    members: dict[tuple[int, bytes], ShareMember] = field(default_factory=dict)
     turn: int = 0
     unlogged_turn: int = 0
     """Counts what only connections get. It is no part of the state: every node has its own."""
@@ -54,7 +54,7 @@ class ShareGroup:
         members = self.members.values()
         return all(member.full or member.prg in unreachable for member in members)
 
-    def join(self, member: Member) -> None:
+    def join(self, member: ShareMember) -> None:
         """Take a member in, or note what changed about it."""
         self.members[member.prg, member.client_id] = member
 
@@ -69,7 +69,7 @@ class ShareGroup:
 
     def pick(
         self, unreachable: frozenset[int] = frozenset(), key: bytes | None = None
-    ) -> Member | None:
+    ) -> ShareMember | None:
         """Return whose turn, or whose key it is: a connected member with room, or the next best.
 
         Members in `unreachable` partitions come last.
@@ -83,13 +83,13 @@ class ShareGroup:
         self.turn += 1
         return chosen
 
-    def _candidates(self, unreachable: frozenset[int]) -> list[Member]:
+    def _candidates(self, unreachable: frozenset[int]) -> list[ShareMember]:
         members = list(self.members.values())
         with_room = [each for each in members if not each.full and each.prg not in unreachable]
         online = [member for member in with_room if member.online]
         return online or with_room or members
 
-    def pick_unlogged(self, key: bytes | None = None) -> Member | None:
+    def pick_unlogged(self, key: bytes | None = None) -> ShareMember | None:
         """Return a connected member for a message that is not logged (QoS 0), or None.
 
         This changes nothing that is replicated.
@@ -103,7 +103,7 @@ class ShareGroup:
         return online[self.unlogged_turn % len(online)]
 
 
-def owner_of_key(members: list[Member], key: bytes) -> Member:
+def owner_of_key(members: list[ShareMember], key: bytes) -> ShareMember:
     """Return the member that a key belongs to, the same whatever their order is."""
     return max(members, key=lambda each: (_rank(each.client_id, key), each.client_id))
 

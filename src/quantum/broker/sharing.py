@@ -12,13 +12,13 @@ from quantum.broker.message_key import message_key
 from quantum.broker.outbound import Delivery
 from quantum.broker.session import Session
 from quantum.broker.shares import ShareGroup
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.types import QOS_2
 
 _NOT_RETAINED = False
 
 
-def share_out(state: State, group: ShareGroup, message: Message) -> None:
+def share_out(state: BrokerState, group: ShareGroup, message: Message) -> None:
     """Give a message to the member whose turn it is."""
     state.changes.groups.add((group.name, group.filter))
     member = group.pick(state.channels.full() | state.full_stores, share_key(state, message))
@@ -46,12 +46,12 @@ def share_out(state: State, group: ShareGroup, message: Message) -> None:
         deliver_targeted(state, session, delivery)
 
 
-def share_key(state: State, message: Message) -> bytes | None:
+def share_key(state: BrokerState, message: Message) -> bytes | None:
     """Return by what the member is chosen that gets a message; None: by whose turn it is."""
     return message_key(message) if state.hashes_shares else None
 
 
-def take_back(state: State, sessions: Sequence[Session]) -> None:
+def take_back(state: BrokerState, sessions: Sequence[Session]) -> None:
     """Give what members did not acknowledge to others: they disconnected, or are no more.
 
     A QoS 2 exchange that has begun stays: it is completed with this very client, or with
@@ -72,7 +72,7 @@ def _is_another_members(delivery: Delivery) -> bool:
     return bool(delivery.share) and (delivery.packet_id == 0 or delivery.qos != QOS_2)
 
 
-def give_back(state: State, share: bytes, topic_filter: bytes, message: Message) -> None:
+def give_back(state: BrokerState, share: bytes, topic_filter: bytes, message: Message) -> None:
     """Send a message back to the partition of its topic, for another member."""
     owner = state.owner(message.topic)
     if owner == state.settings.prg:
@@ -81,7 +81,7 @@ def give_back(state: State, share: bytes, topic_filter: bytes, message: Message)
         send_item(state, owner, Returned(share, topic_filter, message.record))
 
 
-def returned(state: State, share: bytes, topic_filter: bytes, message: Message) -> None:
+def returned(state: BrokerState, share: bytes, topic_filter: bytes, message: Message) -> None:
     """Give a message that came back to the next member, if there is one left."""
     group = state.groups.get((share, topic_filter))
     if group is not None:

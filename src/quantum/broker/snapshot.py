@@ -7,11 +7,12 @@ and still show one moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from quantum.broker.channels import Outbox, item_weight
 from quantum.broker.frames import (
+    BrokerHeader,
     End,
     Frame,
     FrozenDeliveries,
@@ -22,20 +23,20 @@ from quantum.broker.frames import (
     FrozenInterests,
     FrozenMove,
     FrozenOutbox,
+    FrozenPage,
     FrozenPart,
     FrozenPlaces,
     FrozenPressure,
     FrozenRetained,
     FrozenSession,
     FrozenStreams,
-    Header,
 )
 from quantum.broker.items import FrozenDelivery, Item
 from quantum.broker.message import Message
 from quantum.broker.moving import frozen_delivery
 from quantum.broker.session import Session
 from quantum.broker.shares import ShareGroup
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.stream_table import Stream
 
 NAME: Final = "quantum.broker"
@@ -48,7 +49,7 @@ _MANY: Final = 4_096
 T = TypeVar("T")
 
 
-def state_frames(state: State) -> Iterator[Frame]:
+def state_frames(state: BrokerState) -> Iterator[Frame]:
     """Walk the state of this moment; whoever keeps the frames keeps the moment."""
     count = 0
     for frame in _frames(state):
@@ -57,7 +58,7 @@ def state_frames(state: State) -> Iterator[Frame]:
     yield End(count)
 
 
-def _frames(state: State) -> Iterator[Frame]:
+def _frames(state: BrokerState) -> Iterator[Frame]:
     yield header_frame(state)
     yield from _move_frames(state)
     for session in state.sessions.values():
@@ -72,12 +73,14 @@ def _frames(state: State) -> Iterator[Frame]:
     yield places_frame(state)
     yield from interest_frames(list(state.told.items()), _remote_interests(state))
     yield from stream_frames(state, list(state.streams))
+    for family, section in sorted(state.sections.items()):
+        yield from page_frames(state, ((family, key) for key in section.page_keys()))
     yield from small_frames(state)
 
 
-def header_frame(state: State) -> Header:
+def header_frame(state: BrokerState) -> BrokerHeader:
     """Return all that is a number."""
-    return Header(
+    return BrokerHeader(
         NAME,
         VERSION,
         state.settings.prg,
@@ -93,7 +96,7 @@ def header_frame(state: State) -> Header:
     )
 
 
-def small_frames(state: State) -> Iterator[Frame]:
+def small_frames(state: BrokerState) -> Iterator[Frame]:
     """Walk what is small, and told whole in every delta."""
     yield FrozenPressure(
         sorted(state.routes.full),
@@ -109,7 +112,7 @@ def small_frames(state: State) -> Iterator[Frame]:
         yield FrozenPart(data)
 
 
-def _move_frames(state: State) -> Iterator[Frame]:
+def _move_frames(state: BrokerState) -> Iterator[Frame]:
     move = state.move
     if move is None:
         return
@@ -180,7 +183,7 @@ def item_frames(prg: int, outbox: Outbox, items: Iterator[Item]) -> Iterator[Fra
         yield FrozenOutbox(prg, outbox.acked_through, page)
 
 
-def places_frame(state: State) -> FrozenPlaces:
+def places_frame(state: BrokerState) -> FrozenPlaces:
     """Return how far each channel to here has counted."""
     channels = state.channels
     return FrozenPlaces(
@@ -192,7 +195,7 @@ def places_frame(state: State) -> FrozenPlaces:
     )
 
 
-def _remote_interests(state: State) -> list[tuple[bytes, int, int]]:
+def _remote_interests(state: BrokerState) -> list[tuple[bytes, int, int]]:
     return sorted(
         (topic_filter, subscriber, wish)
         for topic_filter, subscriber, wish in state.routes.trie.items()
@@ -209,12 +212,20 @@ def interest_frames(
         yield FrozenInterests([], others)
 
 
-def stream_frames(state: State, streams: list[Stream]) -> Iterator[Frame]:
+def stream_frames(state: BrokerState, streams: list[Stream]) -> Iterator[Frame]:
     """Walk some streams; the first frame says how many there ever were."""
     frozen = [(each.spec, each.start_offset, each.next_offset) for each in streams]
     if state.streams.last_number or frozen:
         for page in in_pages(frozen) if frozen else ([],):
             yield FrozenStreams(state.streams.last_number, page)
+
+
+def page_frames(state: BrokerState, keys: Iterable[tuple[int, bytes]]) -> Iterator[Frame]:
+    """Walk some pages of sections."""
+    for family, key in keys:
+        data = state.sections[family].page(key)
+        if data is not None:
+            yield FrozenPage(family, key, data)
 
 
 def in_pages(things: list[T]) -> Iterator[list[T]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -11,11 +12,14 @@ from quantum.broker.channels import Channels
 from quantum.broker.effects import Effect
 from quantum.broker.full_queues import FullQueue
 from quantum.broker.holdings import Holdings
+from quantum.broker.items import SectionItem
 from quantum.broker.message import Message
 from quantum.broker.move import Move
 from quantum.broker.outbound import Total
 from quantum.broker.parts import Parts
 from quantum.broker.routes import Routes
+from quantum.broker.section_list import SECTIONS
+from quantum.broker.sections import BrokerSection, SectionEffect, SectionFactory
 from quantum.broker.session import Session
 from quantum.broker.settings import BrokerSettings
 from quantum.broker.shares import ShareGroup
@@ -28,7 +32,7 @@ STALE_MAX: Final = 64
 """A heap may hold this many outdated deadlines more than it has live ones."""
 
 
-class State:
+class BrokerState:
     """The tables, and the list of effects of the command that is being applied."""
 
     __slots__ = (
@@ -64,6 +68,8 @@ class State:
         "retained_deadlines",
         "routes",
         "routing_epoch",
+        "section_items",
+        "sections",
         "sessions",
         "settings",
         "stream_changes",
@@ -74,7 +80,9 @@ class State:
         "wills",
     )
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(
+        self, settings: BrokerSettings, sections: tuple[SectionFactory, ...] = SECTIONS
+    ) -> None:
         self.settings = settings
         self.applied_index = 0
         self.now_ms = 0
@@ -146,9 +154,22 @@ class State:
         """What the command that is being applied brought for streams; empty between two."""
         self.stream_changes: list[StreamChange] | None = None
         """What became of streams since somebody asked; None where nobody keeps their files."""
+        self.sections: dict[int, BrokerSection] = {}
+        """The other parts of this partition's machine, by the family of their commands."""
+        self.section_items: deque[tuple[int, bytes]] = deque()
+        """What sections sent to themselves with the command that is being applied."""
+        for make in sections:
+            self._add_section(make)
         self.wills: list[tuple[int, Message]] | None = None
         """Wills that were said about topics of this partition, and when: the log has no record
         of them. None where nobody wants to know."""
+
+    def _add_section(self, make: SectionFactory) -> None:
+        world = _World(self)
+        section = make(world)
+        assert section.family not in self.sections, "two sections of one family"
+        world.family = section.family
+        self.sections[section.family] = section
 
     def owner(self, topic: bytes) -> int:
         """Return the partition that owns a topic."""
@@ -260,4 +281,55 @@ class State:
         if self.replaying:
             return self.now_ms
         heads = [heap[0][0] for heap in (self.deadlines, self.retained_deadlines) if heap]
+        due = (section.next_deadline_ms() for section in self.sections.values())
+        heads += [each for each in due if each is not None]
         return min(heads, default=None)
+
+
+class _World:
+    """The partition as one of its sections knows it (`SectionWorld`)."""
+
+    __slots__ = ("_state", "family")
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self.family = 0
+
+    @property
+    def prg(self) -> int:
+        return self._state.settings.prg
+
+    @property
+    def prg_count(self) -> int:
+        return self._state.prg_count
+
+    @property
+    def first_prg_count(self) -> int:
+        return self._state.settings.prg_count
+
+    @property
+    def now_ms(self) -> int:
+        return self._state.now_ms
+
+    def place(self, key: bytes, prg_count: int) -> int:
+        return self._state.settings.topic_partition(key, prg_count)
+
+    def send(self, prg: int, data: bytes) -> int:
+        state = self._state
+        if prg == state.settings.prg:
+            state.section_items.append((self.family, data))
+            return 0
+        return state.channels.to(state.way(prg)).append(SectionItem(self.family, data))
+
+    def is_channel_full(self, prg: int) -> bool:
+        state = self._state
+        return prg != state.settings.prg and state.channels.to(state.way(prg)).is_full
+
+    def note_stream(self, change: StreamChange) -> None:
+        self._state.note_stream(change)
+
+    def emit(self, effect: SectionEffect) -> None:
+        self._state.emit(effect)
+
+    def page_changed(self, key: bytes) -> None:
+        self._state.changes.pages.add((self.family, key))

@@ -18,7 +18,7 @@ from quantum.broker.reasons import (
 )
 from quantum.broker.replaying import begin_replay
 from quantum.broker.session import Session
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 
 _encode = msgspec.msgpack.encode
 
@@ -26,7 +26,7 @@ SEND_ALWAYS = 0  # retain handling, MQTT 5 3.8.3.1
 SEND_IF_NEW = 1
 
 
-class Subscribed(msgspec.Struct, array_like=True):
+class SubscribeReply(msgspec.Struct, array_like=True):
     """The reply to a Subscribe or Unsubscribe: SUBACK waits until `awaited` partitions have it."""
 
     epoch: int
@@ -40,28 +40,28 @@ def shared_key(spec: SubscriptionSpec) -> bytes:
     return spec.key
 
 
-def apply_subscribe(state: State, command: Subscribe) -> bytes:
+def apply_subscribe(state: BrokerState, command: Subscribe) -> bytes:
     """Subscribe a client; one that only its connection knows gets a session now."""
     state.see_time(command.now_ms)
     session = state.sessions.get(command.client_id)
     if state.is_fenced(command.client_id):
-        return _encode(Subscribed(0, 0, [SESSION_GONE] * len(command.subscriptions), []))
+        return _encode(SubscribeReply(0, 0, [SESSION_GONE] * len(command.subscriptions), []))
     if session is None and command.epoch == 0:
         reason = judge(state, SESSIONS, 1)
         if reason:
-            return _encode(Subscribed(0, 0, [reason] * len(command.subscriptions), []))
+            return _encode(SubscribeReply(0, 0, [reason] * len(command.subscriptions), []))
         session = make_session(state, command.client_id)
         session.outbound.set_window(command.window)
     if session is None or (command.epoch and command.epoch != session.epoch):
         gone = [SESSION_GONE] * len(command.subscriptions)
-        return _encode(Subscribed(0, 0, gone, []))
+        return _encode(SubscribeReply(0, 0, gone, []))
     state.changes.sessions.add(command.client_id)
     reasons = [_subscribe(state, session, spec) for spec in command.subscriptions]
     awaited = _awaited(state, [spec.filter for spec in command.subscriptions])
-    return _encode(Subscribed(session.epoch, session.attachment, reasons, awaited))
+    return _encode(SubscribeReply(session.epoch, session.attachment, reasons, awaited))
 
 
-def _awaited(state: State, filters: list[bytes]) -> list[tuple[int, int]]:
+def _awaited(state: BrokerState, filters: list[bytes]) -> list[tuple[int, int]]:
     """Name the channels to wait for, and the place in each.
 
     What a partition has to know may have been said before, for another client or for a
@@ -72,7 +72,7 @@ def _awaited(state: State, filters: list[bytes]) -> list[tuple[int, int]]:
     return [(prg, outbox.last) for prg, outbox in outboxes if outbox.items]
 
 
-def _subscribe(state: State, session: Session, spec: SubscriptionSpec) -> int:
+def _subscribe(state: BrokerState, session: Session, spec: SubscriptionSpec) -> int:
     key = shared_key(spec)
     is_new = key not in session.subscriptions
     if is_new and len(session.subscriptions) >= state.settings.subscriptions_max:
@@ -99,14 +99,14 @@ def _subscribe(state: State, session: Session, spec: SubscriptionSpec) -> int:
     return spec.qos
 
 
-def _forks_too_far(state: State, topic_filter: bytes) -> bool:
+def _forks_too_far(state: BrokerState, topic_filter: bytes) -> bool:
     """Say whether a filter would add to what every publish costs, and that costs enough."""
     trie = state.routes.trie
     added = trie.forks_with(topic_filter) > trie.wild_forks
     return added and trie.wild_forks >= state.settings.wild_forks_max
 
 
-def _judge(state: State, spec: SubscriptionSpec) -> int:
+def _judge(state: BrokerState, spec: SubscriptionSpec) -> int:
     """Say whether the tenant may have one more subscription, and one more group if it is one."""
     reason = judge(state, SUBSCRIPTIONS, 1)
     if not reason and spec.share and (spec.share, spec.filter) not in state.groups:
@@ -114,13 +114,13 @@ def _judge(state: State, spec: SubscriptionSpec) -> int:
     return reason
 
 
-def apply_unsubscribe(state: State, command: Unsubscribe) -> bytes:
+def apply_unsubscribe(state: BrokerState, command: Unsubscribe) -> bytes:
     """Unsubscribe a client; a reason for each filter."""
     state.see_time(command.now_ms)
     session = state.sessions.get(command.client_id)
     if session is None or (command.epoch and session.epoch != command.epoch):
         gone = [NO_SUBSCRIPTION_EXISTED] * len(command.filters)
-        return _encode(Subscribed(0, 0, gone, []))
+        return _encode(SubscribeReply(0, 0, gone, []))
     reasons = []
     filters = []
     for key in command.filters:
@@ -130,4 +130,4 @@ def apply_unsubscribe(state: State, command: Unsubscribe) -> bytes:
             remove_subscription(state, session, key, spec)
         reasons.append(SUCCESS if spec is not None else NO_SUBSCRIPTION_EXISTED)
     awaited = _awaited(state, filters)
-    return _encode(Subscribed(session.epoch, session.attachment, reasons, awaited))
+    return _encode(SubscribeReply(session.epoch, session.attachment, reasons, awaited))

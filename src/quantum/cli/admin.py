@@ -17,7 +17,7 @@ from rich.console import Console
 
 from clustor.runtime.admin.caller import Credentials
 from quantum.admin.openapi import document
-from quantum.admin.routes import LINEARIZABLE, Route
+from quantum.admin.routes import LINEARIZABLE, AdminRoute
 from quantum.admin.table import ROUTES
 from quantum.cli.admin_api import AdminApi, Told
 from quantum.cli.admin_asking import (
@@ -34,7 +34,7 @@ from quantum.cli.admin_break_glass import forget_used, glass_certificate
 from quantum.cli.admin_client import parse_address
 from quantum.cli.admin_options import (
     EXPECTED,
-    BadOption,
+    UnreadableOption,
     body_parameters,
     parameters,
     read,
@@ -83,6 +83,7 @@ NOUNS: Final = {
     "ring": "A tenant's ring on a node: look at it, let it grow.",
     "messages": "Publish, and wait for messages.",
     "streams": "Messages kept by offset: make streams, read them, end them.",
+    "queues": "AMQP's queues: what is in them, and what is done to them.",
     "archive": "The archive of a node.",
     "feed": "The feed of a node's committed entries.",
 }
@@ -97,7 +98,7 @@ _STANDS: Final = {
 class _Command:
     """One route as a command."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: AdminRoute) -> None:
         self._route = route
 
     def __call__(
@@ -118,7 +119,7 @@ class _Command:
             api = AdminApi(parse_address(admin))
             with telling():
                 told = self._ask(api, typed, {n: v for n, v in headers.items() if v is not None})
-        except (ValueError, BadOption) as error:
+        except (ValueError, UnreadableOption) as error:
             fail(str(error), Exit.USAGE)
         if not told.is_done:
             fail_told(told)
@@ -133,7 +134,7 @@ class _Command:
         route = self._route
         path = _filled(route.path, typed)
         query = {
-            each.name: str(read(each, typed[each.name]))
+            each.name: _in_query(read(each, typed[each.name]))
             for each in route.query
             if each is not LINEARIZABLE and typed.get(each.name) is not None
         }
@@ -153,6 +154,10 @@ class _Command:
         return api.ask(method, path, query=query, body=content, headers=headers)
 
 
+def _in_query(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _filled(path: str, typed: dict[str, Any]) -> str:
     for name, value in typed.items():
         path = path.replace(f"{{{name}}}", quote(str(getattr(value, "value", value)), safe=""))
@@ -160,7 +165,7 @@ def _filled(path: str, typed: dict[str, Any]) -> str:
 
 
 def _stands(
-    api: AdminApi, route: Route, typed: dict[str, Any], body: dict[str, Any], name: str
+    api: AdminApi, route: AdminRoute, typed: dict[str, Any], body: dict[str, Any], name: str
 ) -> str:
     """Read what stands now; where there is nothing yet, it is 0."""
     path = route.path.removesuffix("/durability")
@@ -180,7 +185,7 @@ def _stands(
     return "0"
 
 
-def _print(route: Route, body: dict[str, Any]) -> None:
+def _print(route: AdminRoute, body: dict[str, Any]) -> None:
     console = Console()
     if route.make is not None:
         typer.echo(f"done at revision {body['revision']} (request {body['request_id']})")
@@ -195,7 +200,7 @@ def _print(route: Route, body: dict[str, Any]) -> None:
         console.print(facts_table(body.items()))
 
 
-def _command(route: Route) -> Callable[..., None]:
+def _command(route: AdminRoute) -> Callable[..., None]:
     """Make the function that typer reads: its signature and its help are the route's."""
     command = _Command(route)
 
@@ -210,7 +215,7 @@ def _command(route: Route) -> Callable[..., None]:
     return run
 
 
-def _common(route: Route) -> list[inspect.Parameter]:
+def _common(route: AdminRoute) -> list[inspect.Parameter]:
     wanted: list[tuple[str, Any, Any]] = []
     if route.make is not None:
         wanted.append(("idempotency_key", RequestId, None))
@@ -229,7 +234,7 @@ def _common(route: Route) -> list[inspect.Parameter]:
     return [inspect.Parameter(n, keyword, default=d, annotation=a) for n, a, d in wanted]
 
 
-def _help(route: Route) -> str:
+def _help(route: AdminRoute) -> str:
     roles = ", ".join(sorted(route.roles)) or "whoever has a certificate"
     lines = [route.summary, f"{route.method} {route.path}, for {roles}."]
     example = f"{own_command()} admin {route.command_line} {route.example}".strip()

@@ -18,14 +18,14 @@ from clustor.control.types import CLOCK_SKEW_MS
 from clustor.log.errors import KeyUnavailable
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.errors import CertificateUnusable, NodeError
+from clustor.runtime.pki.certificate_files import replace_file
 from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
-    Authority,
+    DevelopmentAuthority,
     Issued,
     issue_certificate,
     load_authority,
-    replace_file,
     utc_now,
 )
 from quantum.admin.break_glass import scope_of, token_id_of
@@ -93,7 +93,7 @@ def glass_certificate(
     typer.echo(json.dumps(facts) if as_json else text)
 
 
-def _authority(data: Path, seconds: int) -> Authority:
+def _authority(data: Path, seconds: int) -> DevelopmentAuthority:
     """Return the BreakGlassTokenCA in force; where none was ever made, the cluster's authority."""
     try:
         dedicated = open_office(data).glass_authority(timedelta(seconds=seconds))
@@ -108,7 +108,7 @@ def _authority(data: Path, seconds: int) -> Authority:
 
 
 def _issue(
-    authority: Authority, scope: OverrideScope, actor: str, lifetime: timedelta
+    authority: DevelopmentAuthority, scope: OverrideScope, actor: str, lifetime: timedelta
 ) -> Issued:  # fmt: skip
     if not actor.startswith(f"spiffe://{authority.cluster_id}/"):
         fail(f"an actor of this cluster is spiffe://{authority.cluster_id}/…", Exit.USAGE)

@@ -8,24 +8,24 @@ from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 import typer
 
-from clustor.control import Role, Scope, ScopeKind
-from quantum.admin.routes import LINEARIZABLE, REQUIRED, Parameter, Route
+from clustor.control import AccessRole, ScopeKind, SettingScope
+from quantum.admin.routes import LINEARIZABLE, REQUIRED, AdminRoute, Parameter
 from quantum.admin.words import about
 
 EXPECTED: Final = ("expected_version", "expected_routing_epoch", "expected_epoch")
 """What a command reads first, where it is not given."""
 
 
-class BadOption(Exception):
+class UnreadableOption(Exception):
     """An option that cannot be read, in one sentence."""
 
 
-def parameters(route: Route) -> Iterator[inspect.Parameter]:
+def parameters(route: AdminRoute) -> Iterator[inspect.Parameter]:
     """Give the signature of a route's command: places as arguments, all else as options."""
     for place in route.path_parameters:
         yield _keyword(place.name, _scalar(place.kind), typer.Argument(help=_about(place)))
@@ -39,7 +39,7 @@ def parameters(route: Route) -> Iterator[inspect.Parameter]:
         yield _option(each)
 
 
-def body_parameters(route: Route) -> tuple[Parameter, ...]:
+def body_parameters(route: AdminRoute) -> tuple[Parameter, ...]:
     """Name the members of a route's body."""
     if route.body is None:
         return ()
@@ -54,8 +54,8 @@ def body_parameters(route: Route) -> tuple[Parameter, ...]:
     )
 
 
-def wants_token(route: Route) -> bool:
-    return Role.BREAK_GLASS in route.roles
+def wants_token(route: AdminRoute) -> bool:
+    return AccessRole.BREAK_GLASS in route.roles
 
 
 def _option(parameter: Parameter) -> inspect.Parameter:
@@ -109,7 +109,7 @@ def _metavar(kind: Any) -> str | None:
     plain = _plain(kind)
     if plain is bytes:
         return "BASE64"
-    if plain is Scope:
+    if plain is SettingScope:
         return "KIND[/NAME]"
     if plain is int:
         return "NUMBER"
@@ -131,18 +131,23 @@ def read(parameter: Parameter, typed: Any) -> object:
     kind = _plain(_without_none(parameter.kind))
     if isinstance(typed, Enum):
         return typed.value
-    if not isinstance(typed, str) or kind in (str, bytes):
+    if not isinstance(typed, str) or kind in (str, bytes) or _is_of_words(kind):
         return typed
-    if kind is Scope:
+    if kind is SettingScope:
         return _scope(typed)
     return _json(parameter, typed)
+
+
+def _is_of_words(kind: object) -> bool:
+    """Say whether a kind is one of some words: what was typed is it, and no JSON."""
+    return get_origin(kind) is Literal and all(isinstance(each, str) for each in get_args(kind))
 
 
 def _scope(typed: str) -> dict[str, str]:
     kind, _, name = typed.partition("/")
     if kind not in {each.value for each in ScopeKind}:
         known = ", ".join(each.value for each in ScopeKind)
-        raise BadOption(f"--scope is one of {known}, with a name: Tenant/acme")
+        raise UnreadableOption(f"--scope is one of {known}, with a name: Tenant/acme")
     return {"kind": kind, "name": name} if name else {"kind": kind}
 
 
@@ -152,6 +157,6 @@ def _json(parameter: Parameter, typed: str) -> object:
         text = Path(typed[1:]).read_text() if typed.startswith("@") else typed
         return json.loads(text)
     except OSError as error:
-        raise BadOption(f"{flag}: cannot read {typed[1:]}: {error.strerror}") from None
+        raise UnreadableOption(f"{flag}: cannot read {typed[1:]}: {error.strerror}") from None
     except ValueError as error:
-        raise BadOption(f"{flag} is not JSON: {error}") from None
+        raise UnreadableOption(f"{flag} is not JSON: {error}") from None

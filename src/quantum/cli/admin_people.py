@@ -14,15 +14,15 @@ import typer
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from clustor.control import Role
+from clustor.control import AccessRole
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.errors import CertificateUnusable, NodeError
+from clustor.runtime.pki.certificate_files import replace_file
 from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
     issue_certificate,
     load_authority,
-    replace_file,
     utc_now,
 )
 from quantum.cli.admin_api import AdminApi
@@ -43,7 +43,7 @@ _NAME: Final = r"[a-z0-9]+(/[a-z0-9._-]+)*"
 
 
 def bound(
-    bindings: list[dict[str, Any]], identity: str, role: Role, tenant: str | None
+    bindings: list[dict[str, Any]], identity: str, role: AccessRole, tenant: str | None
 ) -> list[dict[str, Any]]:
     """Return the bindings with one more; a binding that is there stays one."""
     fresh = {"identity": identity, "role": role.value, "tenant_id": tenant}
@@ -51,7 +51,7 @@ def bound(
 
 
 def unbound(
-    bindings: list[dict[str, Any]], identity: str, role: Role | None
+    bindings: list[dict[str, Any]], identity: str, role: AccessRole | None
 ) -> list[dict[str, Any]]:
     """Return the bindings without those of an identity, or without one role of it."""
     wanted = None if role is None else role.value
@@ -68,7 +68,7 @@ Identity = Annotated[str, typer.Argument(help="A SPIFFE URI: spiffe://CLUSTER/op
 @speaking
 def bind(
     identity: Identity,
-    role: Annotated[Role, typer.Argument(help="What it may do.")],
+    role: Annotated[AccessRole, typer.Argument(help="What it may do.")],
     *,
     tenant: Annotated[str | None, typer.Option(help="A TenantAdmin's tenant.")] = None,
     admin: Admin = ADMIN_DEFAULT,
@@ -85,7 +85,7 @@ def bind(
 @speaking
 def unbind(
     identity: Identity,
-    role: Annotated[Role | None, typer.Argument(help="Only this role.")] = None,
+    role: Annotated[AccessRole | None, typer.Argument(help="Only this role.")] = None,
     *,
     admin: Admin = ADMIN_DEFAULT,
     as_json: AsJson = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import signal
 import sys
@@ -19,7 +20,7 @@ from quantum.cli.naming import pasteable
 _PATHS: Final = frozenset({"--data", "--out", "--keys", "--config", "--ca", "--cert", "--cert-key"})
 
 
-class Command(NamedTuple):
+class CommandEntry(NamedTuple):
     """Where a command is, and what the list of commands says of it."""
 
     module: str
@@ -28,83 +29,106 @@ class Command(NamedTuple):
 
 
 # In the order of the help.
-COMMANDS: Final[dict[str, Command]] = {
-    "up": Command(
+COMMANDS: Final[dict[str, CommandEntry]] = {
+    "up": CommandEntry(
         "up",
         "up",
         "Start a development broker in this process: one node, tenant `dev`, durable under DATA.",
     ),
-    "pub": Command("pub", "pub", "Publish MESSAGE to TOPIC."),
-    "sub": Command("sub", "sub", "Print messages of FILTER, until Ctrl-C or --count."),
-    "status": Command(
+    "pub": CommandEntry("pub", "pub", "Publish MESSAGE to TOPIC."),
+    "sub": CommandEntry("sub", "sub", "Print messages of FILTER, until Ctrl-C or --count."),
+    "status": CommandEntry(
         "broker", "status", "Show the broker's partitions: who serves them, and what is in them."
     ),
-    "sessions": Command(
+    "sessions": CommandEntry(
         "broker", "sessions", "List sessions: connected clients, and those that will come back."
     ),
-    "session": Command("broker", "session_app", "Look at one session, or end it."),
-    "why": Command(
+    "session": CommandEntry("broker", "session_app", "Look at one session, or end it."),
+    "why": CommandEntry(
         "why", "why", "Say what stands in the way of a client or of a group, in sentences."
     ),
-    "explain": Command("explain", "app", "Say which rule decides."),
-    "doctor": Command(
+    "explain": CommandEntry("explain", "app", "Say which rule decides."),
+    "doctor": CommandEntry(
         "doctor", "doctor", "Examine a node, or a whole cluster, from outside, and say what to do."
     ),
-    "scrub": Command(
+    "scrub": CommandEntry(
         "scrub",
         "scrub",
         "Read every log again now, past the page cache, and authenticate every byte of it.",
     ),
-    "streams": Command("streams", "app", "Messages kept by offset: captured, read, replayed."),
-    "tenants": Command("tenants", "app", "Look at tenants' rings, or let one grow."),
-    "users": Command(
+    "streams": CommandEntry("streams", "app", "Messages kept by offset: captured, read, replayed."),
+    "queues": CommandEntry("queues", "app", "AMQP's queues: made, looked at, emptied, moved."),
+    "amqp": CommandEntry("amqp", "app", "Send messages to AMQP's queues, and receive them."),
+    "tenants": CommandEntry("tenants", "app", "Look at tenants' rings, or let one grow."),
+    "kafka": CommandEntry("kafka", "app", "Kafka's topics, groups, records, transactions."),
+    "users": CommandEntry(
         "users", "app", "Users of a tenant: who may come by a user name and a password."
     ),
-    "topics": Command("broker", "topics", "List the filters that clients subscribe to."),
-    "retained": Command("broker", "retained", "List retained messages."),
-    "bench": Command("bench", "app", "Put load on a broker."),
-    "cert": Command("cert", "app", "Issue, renew and revoke certificates of a development broker."),
-    "keys": Command("keys", "app", "Keys: which there are, and new ones."),
-    "node": Command("enrol", "app", "Let new nodes into a cluster."),
-    "audit": Command("audit", "app", "Verify and read a node's audit log."),
-    "traces": Command("traces", "traces", "Print traces of messages, over all nodes of a cluster."),
-    "admin": Command(
+    "topics": CommandEntry("broker", "topics", "List the filters that clients subscribe to."),
+    "retained": CommandEntry("broker", "retained", "List retained messages."),
+    "bench": CommandEntry("bench", "app", "Put load on a broker."),
+    "cert": CommandEntry(
+        "cert", "app", "Issue, renew and revoke certificates of a development broker."
+    ),
+    "keys": CommandEntry("keys", "app", "Keys: which there are, and new ones."),
+    "node": CommandEntry("enrol", "app", "Run the node of a host; let new nodes into a cluster."),
+    "audit": CommandEntry("audit", "app", "Verify and read a node's audit log."),
+    "traces": CommandEntry(
+        "traces", "traces", "Print traces of messages, over all nodes of a cluster."
+    ),
+    "admin": CommandEntry(
         "admin",
         "app",
         "Read and change what the control plane holds: nodes, tenants, groups, configuration,"
         " keys.",
     ),
-    "archive": Command(
+    "archive": CommandEntry(
         "archive",
         "app",
         "Look at an archive of closed segments and snapshots; let go of the oldest.",
     ),
-    "lake": Command(
+    "backup": CommandEntry(
+        "backup", "app", "Points in time that a cluster's archive can be gone back to."
+    ),
+    "restore": CommandEntry(
+        "restore",
+        "restore",
+        "Make a cluster's directory out of an archive and the keys that sealed it, and nothing"
+        " else.",
+    ),
+    "at": CommandEntry(
+        "restore",
+        "at",
+        "Look at a broker as it stood at a moment, out of its archive: the living one is not"
+        " asked.",
+    ),
+    "drill": CommandEntry("backup", "drill_app", "Practise what must work one day."),
+    "lake": CommandEntry(
         "lake", "app", "Logs as tables: ingest, verify, replay, and what can be asked of them."
     ),
-    "config": Command("config", "app", "Look at the configuration of a broker."),
-    "cluster": Command(
+    "config": CommandEntry("config", "app", "Look at the configuration of a broker."),
+    "cluster": CommandEntry(
         "cluster",
         "app",
         "Run a development cluster on this machine, look at a cluster, change its members.",
     ),
-    "kv": Command("kv", "app", "Read and write the replicated key-value store of a cluster."),
-    "log": Command(
+    "kv": CommandEntry("kv", "app", "Read and write the replicated key-value store of a cluster."),
+    "log": CommandEntry(
         "log",
         "app",
         "Look into a log on disk: verify it, print its entries, measure it. Reads only.",
     ),
-    "sim": Command(
+    "sim": CommandEntry(
         "sim",
         "sim",
         "Run clusters of 3 to 7 nodes under drawn faults, and judge them from outside.",
     ),
-    "selftest": Command(
+    "selftest": CommandEntry(
         "selftest",
         "selftest",
         "Rerun the specification's vectors with the code that handles real data.",
     ),
-    "spec": Command("spec", "app", "Print what this build speaks, as canonical JSON."),
+    "spec": CommandEntry("spec", "app", "Print what this build speaks, as canonical JSON."),
 }
 
 
@@ -202,6 +226,7 @@ def main() -> None:
         try:
             _refuse_empty_paths(sys.argv[1:])
             command = _pasteable_command(app)
+            gc.enable()
             signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have begun something
             command()
         except OSError as error:

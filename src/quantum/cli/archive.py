@@ -16,9 +16,9 @@ from rich.table import Table
 
 from quantum.archive import (
     ArchiveDamaged,
+    ArchiveFindingKind,
     ArchiveFormatUnknown,
     ArchiveMissing,
-    FindingKind,
     Listing,
     Objects,
     PrgId,
@@ -50,10 +50,10 @@ Keys = Annotated[
 
 _TROUBLE: Final = ("stopped", "retrying")
 _BY_KIND: Final = {
-    FindingKind.MISSING: Exit.NOT_FOUND,
-    FindingKind.WRONG_KEY: Exit.WRONG_KEY,
-    FindingKind.ALTERED: Exit.QUARANTINED,
-    FindingKind.UNKNOWN_FORMAT: Exit.UNSUPPORTED,
+    ArchiveFindingKind.MISSING: Exit.NOT_FOUND,
+    ArchiveFindingKind.WRONG_KEY: Exit.WRONG_KEY,
+    ArchiveFindingKind.ALTERED: Exit.QUARANTINED,
+    ArchiveFindingKind.UNKNOWN_FORMAT: Exit.UNSUPPORTED,
 }
 
 

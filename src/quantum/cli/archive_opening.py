@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
-from clustor.log import KeyRing
 from clustor.log.errors import KeyUnavailable
+from clustor.log.keys import KeyRing
 from quantum.archive import (
     ArchiveDamaged,
     ArchiveError,

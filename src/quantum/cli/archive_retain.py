@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from clustor.log import KeyRing
+from clustor.log.keys import KeyRing
+from clustor.wall_clock import wall_clock_ms
 from quantum.archive import ArchiveConflict, Listing, Objects, PrgId, open_objects, read_listing
 from quantum.archive.retention import Retention, Wanted, drop, plan_retention, sweep
 from quantum.cli.archive_opening import AsJson, Url, in_one_sentence, prgs_of, ring_of
@@ -53,7 +53,7 @@ def retain(  # noqa: PLR0917  # typer
             for _ in range(_ATTEMPTS):
                 listing = read_listing(objects, prg, ring)
                 needed = _needed(listing, keep_from or [])
-                going = plan_retention(listing, Wanted(age_ms, bytes_max, needed), _now_ms())
+                going = plan_retention(listing, Wanted(age_ms, bytes_max, needed), wall_clock_ms())
                 try:
                     left = _carry_out(objects, listing, going, ring) if delete else listing
                 except ArchiveConflict:
@@ -70,7 +70,7 @@ def _carry_out(
     if going is None:
         sweep(objects, listing)  # what a run before left that was cut short
         return listing
-    return drop(objects, listing, going, ring, _WRITER, _now_ms())
+    return drop(objects, listing, going, ring, _WRITER, wall_clock_ms())
 
 
 def _needed(listing: Listing, tables: list[str]) -> int | None:
@@ -113,7 +113,3 @@ def _say(prg: PrgId, going: Retention | None, left: Listing, *, as_json: bool, d
             f"{prg}: {row['segments']} segments and {row['snapshots']} snapshots through index "
             f"{going.through}, {going.bytes:,} bytes, {verb}"
         )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -22,11 +22,11 @@ from clustor.runtime.keys.store import KEYS_DIRECTORY
 from clustor.security import (
     AuditReader,
     AuditUnreadable,
+    ChainFault,
+    ChainFaultKind,
+    ChainVerdict,
     EventLine,
-    Fault,
-    FaultKind,
     TrustedKeys,
-    Verdict,
     decode_line,
     file_numbers,
     read_anchor,
@@ -104,7 +104,7 @@ def verify(
             )
         if verdict.fault is None and reader.changed_leftovers:
             detail = "what a crash left behind the last line was changed since"
-            verdict.fault = Fault(FaultKind.ALTERED, verdict.lines, detail)
+            verdict.fault = ChainFault(ChainFaultKind.ALTERED, verdict.lines, detail)
         report = _report(verdict, reader)
     typer.echo(json.dumps(report) if as_json else _as_text(report))
     if verdict.fault is not None:
@@ -212,7 +212,7 @@ def _progress(reader: AuditReader) -> Iterator[Iterator[bytes]]:
         yield counted()
 
 
-def _report(verdict: Verdict, reader: AuditReader) -> dict[str, Any]:
+def _report(verdict: ChainVerdict, reader: AuditReader) -> dict[str, Any]:
     report: dict[str, Any] = {
         "intact": verdict.is_intact,
         "log_id": verdict.log_id,

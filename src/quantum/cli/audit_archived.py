@@ -14,7 +14,7 @@ from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.runtime.development import node_directory
 from clustor.runtime.keys.store import KEYS_DIRECTORY
 from clustor.runtime.pki.identity import NodeId
-from clustor.security import TrustedKeys, Verdict, digest_of, verify_lines
+from clustor.security import ChainVerdict, TrustedKeys, digest_of, verify_lines
 from quantum.archive import (
     ArchivedLog,
     Objects,
@@ -78,7 +78,7 @@ def _watched(lines: Iterator[bytes], wanted: str | None, seen: set[str]) -> Iter
 
 def _verify(
     lines: Iterator[bytes], url: str, log: ArchivedLog, keys: Path, *, from_start: bool
-) -> Verdict:
+) -> ChainVerdict:
     """Verify one log; what its node remembers to have exported must be there too."""
     directory = _node_directory(keys, log)
     mark = None if directory is None else read_mark(directory / AUDIT_DIRECTORY)
@@ -105,7 +105,7 @@ def _trusted(keys: Path, directory: Path | None) -> TrustedKeys:
     return load_trusted(keys if directory is None else directory / KEYS_DIRECTORY / AUDIT_KEYS_FILE)
 
 
-def _told(objects: Objects, log: ArchivedLog, verdict: Verdict, *, as_json: bool) -> str:
+def _told(objects: Objects, log: ArchivedLog, verdict: ChainVerdict, *, as_json: bool) -> str:
     report: dict[str, Any] = {
         "intact": verdict.is_intact,
         "node": log.node,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.runtime.data_directory import sync_directory
 from clustor.runtime.disk import DirectoryStorage
 from clustor.security import RETAINED_DAYS_MIN, SecurityError, file_name, plan_trim
+from clustor.wall_clock import wall_clock_ms
 from quantum.archive import ArchiveError, read_mark
 from quantum.cli.exits import Exit, fail
 
@@ -44,7 +44,7 @@ def trim(
     try:
         mark = read_mark(directory)
         exported = None if mark is None else mark.through
-        before_ms = _now_ms() - days * _DAY_MS
+        before_ms = wall_clock_ms() - days * _DAY_MS
         going = plan_trim(storage, before_ms=before_ms, exported=exported)
     except (SecurityError, ArchiveError) as error:
         fail(str(error), Exit.QUARANTINED)
@@ -64,7 +64,3 @@ def _tell(going: list[int], exported: int | None, *, dry_run: bool, as_json: boo
         return
     word = "would go" if dry_run else "removed"
     typer.echo(f"{len(names)} files {word}" + "".join(f"\n  {name}" for name in names))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -13,7 +13,7 @@ from rich.table import Table
 from quantum.cli import mqtt_client as cli
 from quantum.cli.exits import Exit, fail
 from quantum.client import Endpoint
-from quantum.client.load import Load, LoadPlan, percentile
+from quantum.client.load import LoadPlan, LoadRun, percentile
 
 app = typer.Typer(help="Put load on a broker.", no_args_is_help=True)
 
@@ -67,8 +67,8 @@ def mqtt(
         fail(f"the broker refused {counts.refused} publishes", Exit.FAILED)
 
 
-async def _run(endpoint: Endpoint, plan: LoadPlan, *, live: bool) -> Load:
-    load = Load(endpoint, plan)
+async def _run(endpoint: Endpoint, plan: LoadPlan, *, live: bool) -> LoadRun:
+    load = LoadRun(endpoint, plan)
     if not live:
         await load.run(lambda _load: None)
         return load
@@ -78,7 +78,7 @@ async def _run(endpoint: Endpoint, plan: LoadPlan, *, live: bool) -> Load:
     return load
 
 
-def _as_object(load: Load) -> dict[str, Any]:
+def _as_object(load: LoadRun) -> dict[str, Any]:
     counts, elapsed = load.counts, max(load.elapsed, 1e-9)
     done = counts.acknowledged if load.plan.qos else counts.sent
     ordered = sorted(counts.latencies)
@@ -96,7 +96,7 @@ def _as_object(load: Load) -> dict[str, Any]:
     }
 
 
-def _table(load: Load) -> Table:
+def _table(load: LoadRun) -> Table:
     plan = load.plan
     title = f"{plan.publishers} → {plan.subscribers}, QoS {plan.qos}, {plan.payload_bytes} B"
     table = Table("", "", title=title, show_header=False)

@@ -14,9 +14,9 @@ import typer
 
 from clustor.runtime.cluster_file import CLUSTER_FILE
 from clustor.runtime.errors import CertificateUnusable, NodeError
-from clustor.runtime.pki.authority_change import Phase
+from clustor.runtime.pki.authority_change import AuthorityPhase
 from clustor.runtime.pki.authority_change_development import (
-    Standing,
+    AuthorityChange,
     begin_nodes,
     finish_nodes,
     nodes_standing,
@@ -182,7 +182,7 @@ def _wanted(data: Path, of: Whose) -> list[Whose]:
     return found
 
 
-def _standings(data: Path, of: Whose) -> dict[Whose, Standing]:
+def _standings(data: Path, of: Whose) -> dict[Whose, AuthorityChange]:
     with _telling():
         return {
             whose: nodes_standing(data) if whose is Whose.NODES else clients_standing(data)
@@ -203,9 +203,9 @@ def _telling() -> Iterator[None]:
 
 
 _NEXT: Final = {
-    Phase.NONE: "no rollover is under way",
-    Phase.BEGUN: "begun: both are trusted; next: quantum cert rollover switch",
-    Phase.SWITCHED: "switched: the new one signs; next: quantum cert rollover finish",
+    AuthorityPhase.NONE: "no rollover is under way",
+    AuthorityPhase.BEGUN: "begun: both are trusted; next: quantum cert rollover switch",
+    AuthorityPhase.SWITCHED: "switched: the new one signs; next: quantum cert rollover finish",
 }
 
 
@@ -215,7 +215,7 @@ def _show(data: Path, of: Whose, *, as_json: bool) -> None:
         typer.echo(json.dumps(found))
         return
     for whose, each in found.items():
-        typer.echo(f"authority of {whose}: {_NEXT[Phase(each['phase'])]}")
+        typer.echo(f"authority of {whose}: {_NEXT[AuthorityPhase(each['phase'])]}")
         for number, authority in enumerate(each["trusted"]):
             role = "signs  " if number == 0 else "trusted"
             typer.echo(f"  {role}  {authority['name']}, to {authority['not_after']}")
@@ -223,7 +223,7 @@ def _show(data: Path, of: Whose, *, as_json: bool) -> None:
             typer.echo(f"  of another than the one that signs: {', '.join(each['of_others'])}")
 
 
-def _as_object(found: Standing) -> dict[str, Any]:
+def _as_object(found: AuthorityChange) -> dict[str, Any]:
     return {
         "phase": found.phase.value,
         "trusted": [

@@ -13,7 +13,7 @@ from clustor.runtime.development import NODES_MAX, PORT_MAX, prepare_cluster
 from clustor.runtime.errors import NodeError
 from clustor.runtime.pki.identity import cluster_id, utc_now
 from quantum.archive import ArchiveMisuse, open_objects
-from quantum.cli import members
+from quantum.cli import hosts, members, upgrade
 from quantum.cli.admin_client import (
     AdminUnreachable,
     cluster_status,
@@ -21,7 +21,7 @@ from quantum.cli.admin_client import (
     parse_address,
 )
 from quantum.cli.cluster_processes import stop_cluster, supervising
-from quantum.cli.credentials import speaking
+from quantum.cli.credentials import speak_beside, speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
 from quantum.cli.status_table import is_led_by, status_lines
@@ -40,11 +40,14 @@ app = typer.Typer(
     help="Run a development cluster on this machine, look at a cluster, change its members.",
     no_args_is_help=True,
 )
+app.command("init")(hosts.init)
+app.command("add-host")(hosts.add_host_command)
 app.command("members")(members.members)
 app.command("add-node")(members.add_node)
 app.command("remove-node")(members.remove_node)
 app.command("rejoin-node")(members.rejoin_node)
 app.command("transfer-leader")(members.transfer_leader)
+app.command("upgrade")(upgrade.upgrade)
 
 DataDir = Annotated[Path, typer.Option("--data", help="The cluster's directory.")]
 
@@ -97,12 +100,7 @@ def up(
         prepare_broker(data, development_tenant(tenant_prgs))
         if archive is not None:
             set_archive(data, archive_url)
-        if tenant_prgs:
-            names = frozenset(server_name_owners(TenantsFile(data).read()))
-            prepare_server(data, utc_now(), names)  # before the nodes do, all at once
-    except NodeError as error:
-        fail(str(error), exit_of_node(error))
-    try:
+        _prepare_certificate(data, tenant_prgs)
         with supervising(data):
             typer.echo(
                 "development mode: peers use mutual TLS; admin, KV and MQTT are plaintext on"
@@ -111,6 +109,13 @@ def up(
             raise typer.Exit(Supervisor(data, cluster, restart=restart).run())
     except NodeError as error:
         fail(str(error), exit_of_node(error))
+
+
+def _prepare_certificate(data: Path, prgs: int) -> None:
+    """Make the brokers' certificate before the nodes do, all at once."""
+    if prgs:
+        names = frozenset(server_name_owners(TenantsFile(data).read()))
+        prepare_server(data, utc_now(), names)
 
 
 @app.command()
@@ -190,6 +195,7 @@ def _statuses(admin: str | None, data: Path | None) -> dict[str, Any]:
             addresses = [parse_address(admin)]
         else:
             assert data is not None
+            speak_beside(data)
             addresses = [entry.admin for entry in read_cluster_file(data / CLUSTER_FILE).nodes]
         return cluster_status(addresses)
     except ValueError as error:

@@ -6,18 +6,29 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from quantum.cli.config_hosts import check, diff, load_any
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.naming import pasteable
-from quantum.config import NAMES, Configuration, ConfigurationError, about, load
+from quantum.config import (
+    ConfigurationError,
+    EffectiveSettings,
+    Settings,
+    about,
+    is_host_file,
+    load,
+)
+from quantum.config.settings import names_of
 
 app = typer.Typer(help="Look at the configuration of a broker.", no_args_is_help=True)
+app.command("check")(check)
+app.command("diff")(diff)
 
 
 @app.command()
@@ -27,17 +38,21 @@ def show(
 ) -> None:
     """Print the effective configuration of `quantum up`, and where each value comes from.
 
+    A production node's file says all by itself: no variable and no flag changes it.
+
     Flags of `quantum up` come before QUANTUM_… variables, these before the file, and the file
     before the defaults. Exit code 2: a key or a value that is not allowed.
     """
-    configuration = load_or_fail({}, config)
+    is_host = config is not None and config.exists() and is_host_file(config)
+    configuration = load_any(config) if config is not None and is_host else load_or_fail({}, config)
     if as_json:
         typer.echo(json.dumps(as_object(configuration)))
         return
+    kind = type(configuration.settings)
     table = Table("setting", "value", "from", "what it is", box=None, header_style="bold")
-    for name in NAMES:
+    for name in names_of(kind):
         source = configuration.sources[name]
-        table.add_row(name, configuration.shown(name), source, about(name))
+        table.add_row(name, configuration.shown(name), source, about(name, kind))
     Console().print(table)
 
 
@@ -118,7 +133,7 @@ def _print_layers(
         typer.echo(note)
 
 
-def load_or_fail(flags: dict[str, object], config: Path | None) -> Configuration:
+def load_or_fail(flags: dict[str, object], config: Path | None) -> EffectiveSettings[Settings]:
     """Read the configuration, or end with one sentence."""
     try:
         return load(flags, os.environ, config)
@@ -126,9 +141,10 @@ def load_or_fail(flags: dict[str, object], config: Path | None) -> Configuration
         fail(str(error), Exit.USAGE)
 
 
-def as_object(configuration: Configuration) -> dict[str, dict[str, object]]:
+def as_object(configuration: EffectiveSettings[Any]) -> dict[str, dict[str, object]]:
     """Return every setting with its value and its source; numbers stay numbers."""
-    values = {name: getattr(configuration.settings, name) for name in NAMES}
+    names = names_of(type(configuration.settings))
+    values = {name: getattr(configuration.settings, name) for name in names}
     return {
         name: {
             "value": value if isinstance(value, int) else configuration.shown(name),

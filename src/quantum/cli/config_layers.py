@@ -13,9 +13,10 @@ from urllib.parse import quote
 from clustor.control import QuotaPolicy
 from quantum.cli.admin_api import AdminApi
 from quantum.cli.admin_client import AdminUnreachable, parse_address
-from quantum.config import NAMES, about, load
+from quantum.config import NAMES, HostSettings, about, is_host_file, load, load_host
 from quantum.config.live import LIVE_KEYS, Takes
 from quantum.config.loading import CONFIG_VARIABLE, DEFAULT, PREFIX
+from quantum.config.settings import names_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ def local_layers(
 
     Raises ConfigurationError for what would keep a broker from starting.
     """
+    if file is not None and file.exists() and is_host_file(file):
+        return _host_layers(key, file)
     if key not in NAMES:
         return []
     found = [Layer("default", load({}, {}).shown(key), "built in")]
@@ -60,6 +63,16 @@ def local_layers(
         said = load({key: flag}, {})
         found.append(Layer("flag", said.shown(key), said.sources[key], "this command"))
     return found
+
+
+def _host_layers(key: str, file: Path) -> list[Layer]:
+    """A production node is one file: it says all by itself."""
+    if key not in names_of(HostSettings):
+        return []
+    said = load_host(file)
+    if said.sources[key] == DEFAULT:
+        return [Layer("default", said.shown(key), "built in")]
+    return [Layer("file", said.shown(key), said.sources[key], *_owner_of(file))]
 
 
 QUOTA_NAMES: Final = tuple(

@@ -14,6 +14,7 @@ import typer
 from clustor.runtime.admin.caller import (
     AUTHORITY_VARIABLE,
     CERTIFICATE_VARIABLE,
+    DATA_VARIABLE,
     KEY_VARIABLE,
     NOBODY,
     Credentials,
@@ -56,6 +57,11 @@ def speak_as(credentials: Credentials) -> None:
     """Speak so from now on: one process is one command."""
     global _chosen  # noqa: PLW0603  # as the arguments of the process are
     _chosen = credentials
+
+
+def speak_beside(data: Path) -> None:
+    """Where nothing else was said, speak as whoever's certificate lies in a cluster's directory."""
+    os.environ[DATA_VARIABLE] = str(data)
 
 
 def tell_children() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from typing import Annotated, Any
 
 import typer
 
 from clustor.runtime.peers.transport import Address
+from clustor.wall_clock import wall_clock_ms
 from quantum.cli.admin_client import (
     AdminUnreachable,
     fail_unreachable,
@@ -19,7 +19,14 @@ from quantum.cli.admin_client import (
 )
 from quantum.cli.broker import ADMIN_DEFAULT, Admin, AsJson
 from quantum.cli.credentials import speaking
-from quantum.cli.doctor_checks import CHECKS, Examined, Finding, Severity, age_rows, examine
+from quantum.cli.doctor_checks import (
+    CHECKS,
+    DoctorFinding,
+    ExaminedNode,
+    Severity,
+    age_rows,
+    examine,
+)
 from quantum.cli.exits import Exit, fail
 
 _DIAL_SECONDS = 2.0
@@ -38,7 +45,8 @@ def doctor(
     """Examine a node, or a whole cluster, from outside, and say what to do.
 
     It looks at clocks, disks, certificates, versions, listeners, plaintext exposure, groups,
-    snapshots and scrubs with their ages, copies of the control plane, readiness, alerts and gates.
+    snapshots and scrubs with their ages, copies of the control plane, readiness, alerts, gates and
+    consumer groups that are behind while nobody reads for them.
 
     Exit code 0: nothing must be done (warnings may be there). 1: something is ill. 12: no node
     answered.
@@ -46,7 +54,7 @@ def doctor(
     nodes = _whole(cluster) if cluster is not None else [_examined(None, _parsed(admin))]
     if all(each.facts is None for each in nodes):
         fail("no node answered; start a broker with `make run`", Exit.UNREACHABLE)
-    found = examine(nodes, _wall_ms())
+    found = examine(nodes, wall_clock_ms())
     if as_json:
         typer.echo(json.dumps(_body(nodes, found)))
     else:
@@ -63,7 +71,7 @@ def _parsed(text: str) -> Address:
         fail(str(error), Exit.USAGE)
 
 
-def _whole(text: str) -> list[Examined]:
+def _whole(text: str) -> list[ExaminedNode]:
     """Examine every node that one of them knows of."""
     try:
         status = fetch_status(_parsed(text))
@@ -72,20 +80,21 @@ def _whole(text: str) -> list[Examined]:
     return [_examined(each["node_id"], parse_address(each["admin"])) for each in status["nodes"]]
 
 
-def _examined(number: int | None, admin: Address) -> Examined:
-    asked_ms = _wall_ms()
+def _examined(number: int | None, admin: Address) -> ExaminedNode:
+    asked_ms = wall_clock_ms()
     try:
         code, facts = fetch(admin, "/doctor")
-        answered_ms = _wall_ms()
+        answered_ms = wall_clock_ms()
         _, ready = fetch(admin, "/readyz")
         status = fetch_status(admin)
         _, incidents = fetch(admin, "/incidents")
+        lags_code, lags = fetch(admin, "/kafka/lag")
     except AdminUnreachable:
-        return Examined(number or 0, None)
+        return ExaminedNode(number or 0, None)
     if code != 200:
-        return Examined(number or 0, None)
+        return ExaminedNode(number or 0, None)
     addresses = [each["address"] for each in facts["listeners"] if each["loopback"] or number]
-    return Examined(
+    return ExaminedNode(
         facts["node_id"],
         facts,
         asked_ms,
@@ -94,6 +103,7 @@ def _examined(number: int | None, admin: Address) -> Examined:
         status["control"],
         tuple(each for each in incidents["incidents"] if _is_young(each, answered_ms)),
         tuple(each for each in addresses if not _takes_connections(each)),
+        tuple(lags["partitions"]) if lags_code == 200 else (),  # an older node has no such page
     )
 
 
@@ -111,7 +121,7 @@ def _takes_connections(address: str) -> bool:
         return False
 
 
-def _body(nodes: list[Examined], found: list[Finding]) -> dict[str, Any]:
+def _body(nodes: list[ExaminedNode], found: list[DoctorFinding]) -> dict[str, Any]:
     return {
         "healthy": not any(each.severity is Severity.ILL for each in found),
         "checks": CHECKS,
@@ -120,7 +130,7 @@ def _body(nodes: list[Examined], found: list[Finding]) -> dict[str, Any]:
     }
 
 
-def _lines(nodes: list[Examined], found: list[Finding]) -> list[str]:
+def _lines(nodes: list[ExaminedNode], found: list[DoctorFinding]) -> list[str]:
     lines = [f"examined {len(nodes)} node(s): {', '.join(CHECKS)}"]
     for node in nodes:
         lines += [] if node.facts is None else age_rows(node.node, node.facts)
@@ -129,7 +139,3 @@ def _lines(nodes: list[Examined], found: list[Finding]) -> list[str]:
         lines.append(f"{each.severity.upper():4} {where}: {each.what}")
         lines.append(f"     {each.check}: {each.todo}")
     return lines if found else [*lines, "nothing is wrong"]
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""`quantum node`: tokens for new nodes, the server that takes them, and the newcomer's side."""
+"""`quantum node`: a host's node; tokens for new ones, who takes them, and the newcomer."""
 
 from __future__ import annotations
 
@@ -15,20 +15,27 @@ from typing import Annotated
 import typer
 
 from clustor.log.errors import KeyUnavailable
-from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.errors import NodeError
 from clustor.runtime.pki.enrolment import EnrolmentServer, enrol
 from clustor.runtime.pki.enrolment_tokens import TokenStore, create_token, withdraw
 from clustor.runtime.pki.identity import ClusterId, NodeId
 from clustor.security import EnrolmentRefused, NodeRole, SecurityError
+from clustor.wall_clock import wall_clock_ms
 from quantum.cli.admin_client import parse_address
 from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
+from quantum.cli.node_start import join, ready, start
+from quantum.node.host_joining import taking_hosts
 
-app = typer.Typer(help="Let new nodes into a cluster.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run the node of a host; let new nodes into a cluster.", no_args_is_help=True
+)
 token_app = typer.Typer(help="One-use tokens for new nodes.", no_args_is_help=True)
 app.add_typer(token_app, name="token")
+app.command("start")(start)
+app.command("ready")(ready)
+app.command("join")(join)
 
 Data = Annotated[Path, typer.Option("--data", help="The cluster's directory.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -71,7 +78,7 @@ def list_tokens(data: Data, *, as_json: AsJson = False) -> None:
         shown = {
             "node": entry.node_id,
             "role": entry.role.value,
-            "state": entry.state(wall_ms()),
+            "state": entry.state(wall_clock_ms()),
             "until": until.isoformat(timespec="seconds"),
             "issued_by": entry.issued_by,
             "digest": entry.digest[:16],
@@ -122,7 +129,9 @@ def enrol_command(
 
 
 async def _serve(data: Path, listen: str) -> None:
-    server = EnrolmentServer(data, _cluster(data))
+    cluster = read_cluster_file(data / CLUSTER_FILE)
+    take = taking_hosts(data) if cluster.production else None
+    server = EnrolmentServer(data, cluster.id, take)
     address = await server.listen(parse_address(listen))
     typer.echo(f"taking enrolments on {address}")
     stop = asyncio.Event()

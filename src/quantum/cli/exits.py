@@ -12,8 +12,9 @@ import typer
 from quantum.cli.naming import pasteable
 
 if TYPE_CHECKING:
-    from clustor.log import LogError, LogState
-    from clustor.security import Fault
+    from clustor.log.errors import LogError
+    from clustor.log.types import LogState
+    from clustor.security import ChainFault
 
 
 class Exit(IntEnum):
@@ -38,7 +39,7 @@ class Exit(IntEnum):
 
 def exit_of(error: LogError) -> Exit:
     """Choose the exit code of an error."""
-    from clustor import log  # whoever has such an error has imported it
+    from clustor.log import errors as log  # whoever has such an error has imported it
 
     by_error: tuple[tuple[type[LogError], Exit], ...] = (
         (log.KeyUnavailable, Exit.WRONG_KEY),
@@ -52,17 +53,17 @@ def exit_of(error: LogError) -> Exit:
 
 
 def exit_of_state(state: LogState) -> int:
-    from clustor.log import LogState
+    from clustor.log.types import LogState
 
     by_state = {LogState.NEEDS_REPAIR: Exit.NEEDS_REPAIR, LogState.QUARANTINED: Exit.QUARANTINED}
     return by_state.get(state, 0)
 
 
-def exit_of_fault(fault: Fault | None) -> int:
+def exit_of_fault(fault: ChainFault | None) -> int:
     """Choose the exit code of what was done to an audit log."""
-    from clustor.security import FaultKind
+    from clustor.security import ChainFaultKind
 
-    by_kind = {FaultKind.WRONG_KEY: Exit.WRONG_KEY, FaultKind.UNSIGNED: Exit.FAILED}
+    by_kind = {ChainFaultKind.WRONG_KEY: Exit.WRONG_KEY, ChainFaultKind.UNSIGNED: Exit.FAILED}
     return 0 if fault is None else by_kind.get(fault.kind, Exit.QUARANTINED)
 
 

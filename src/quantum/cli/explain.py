@@ -13,6 +13,7 @@ from quantum.cli.broker import ADMIN_DEFAULT, Admin, AsJson
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.why import ask_all, find_nodes
+from quantum.tenancy import ResourceKind
 
 app = typer.Typer(help="Say which rule decides.", no_args_is_help=True)
 
@@ -23,6 +24,13 @@ class AccessAction(StrEnum):
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
     CONNECT = "connect"
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    MANAGE = "manage"
+    DESCRIBE = "describe"
+
+
+_AT_TOPICS = (AccessAction.PUBLISH, AccessAction.SUBSCRIBE, AccessAction.CONNECT)
 
 
 @app.callback()
@@ -35,32 +43,46 @@ def _tree() -> None:
 def access(
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="The client's id.")],
     action: Annotated[AccessAction, typer.Argument(case_sensitive=False, help="What it does.")],
-    topic: Annotated[str, typer.Argument(help="A topic, or a filter; none for connect.")] = "",
+    name: Annotated[
+        str, typer.Argument(help="A topic, a filter, or another resource's name; none for connect.")
+    ] = "",
     admin: Admin = ADMIN_DEFAULT,
     *,
     tenant: Annotated[str, typer.Option(help="The client's tenant, where it is away.")] = "",
     principal: Annotated[
         str | None, typer.Option(help="Whom its certificate, token or password names.")
     ] = None,
+    resource: Annotated[
+        ResourceKind | None,
+        typer.Option(
+            case_sensitive=False,
+            help="What is named: a topic, or a stream where it is produced or consumed.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether a client may publish, subscribe or connect, and name the rule that decides.
+    """Say whether a client may do something, and name the rule that decides.
 
     Rules have no order: one that denies wins, and what none allows is refused. Of a subscription
     that is allowed, messages of topics that a rule denies are withheld.
 
     Example: quantum explain access dev1 subscribe 'plant/#'
 
+    Example: quantum explain access billing consume invoices --resource group
+
     Exit code 0: it may. 1: it may not. 3: no such tenant. 12: no node answered.
     """
-    wanted = {"action": action.value, "topic": topic, "tenant": tenant, "principal": principal}
+    kind = resource or (ResourceKind.TOPIC if action in _AT_TOPICS else ResourceKind.STREAM)
+    wanted = {"action": action.value, "topic": name, "tenant": tenant, "principal": principal}
+    wanted["resource"] = None if kind is ResourceKind.TOPIC else kind.value
     query = urlencode({name: value for name, value in wanted.items() if value})
     path = f"/clients/{quote(client, safe='')}/access?{query}"
     page = _page(admin, path)
     if as_json:
         typer.echo(json.dumps(page))
     else:
-        _print(client, action, topic, page, is_named=principal is not None)
+        what = name if kind is ResourceKind.TOPIC else f"{kind.value} {name}"
+        _print(client, f"{action.value} {what}".strip(), page, is_named=principal is not None)
     raise typer.Exit(0 if page["allowed"] else Exit.FAILED)
 
 
@@ -76,10 +98,7 @@ def _page(admin: str, path: str) -> dict[str, Any]:
     return next((page for page in pages if page["connected"]), pages[0])
 
 
-def _print(
-    client: str, action: AccessAction, topic: str, page: dict[str, Any], *, is_named: bool
-) -> None:
-    what = f"{action.value} {topic}".strip()
+def _print(client: str, what: str, page: dict[str, Any], *, is_named: bool) -> None:
     who = f" as {page['principal']}" if page["principal"] else ""
     typer.echo(f"{client}{who}, tenant {page['tenant']}, {what}: {page['sentence']}")
     if not page["connected"] and not is_named:

@@ -22,8 +22,11 @@ from quantum.cli.status_table import is_led_by
 
 LOOK_SECONDS: Final = 0.05
 ASK_AGAIN_SECONDS: Final = 0.5
+SAY_AGAIN_SECONDS: Final = 5.0
+_SHOWN_GROUPS: Final = 3
 
 # What a leader says while it cannot begin *now*; anything else it says for good.
+_NOT_INITIALIZED: Final = "NotInitialized"  # a newcomer brings the list that lists it
 _PASSING: Final = (
     "not the leader",
     "the control plane was not heard for too long",
@@ -37,6 +40,7 @@ _PASSING: Final = (
 )
 
 Group = dict[str, Any]
+Say = Callable[[str], None]
 
 
 class ChangeFailed(Exception):
@@ -48,12 +52,22 @@ class ChangeTimedOut(Exception):
 
 
 class GroupChanges:
-    """One operator at a cluster, whose nodes are found from `addresses`, until a deadline."""
+    """One operator at a cluster, whose nodes are found from `addresses`, until a deadline.
 
-    def __init__(self, addresses: list[Address], timeout_seconds: float) -> None:
+    `say` hears every few seconds what a change waits for.
+    """
+
+    def __init__(
+        self, addresses: list[Address], timeout_seconds: float, say: Say = lambda _line: None
+    ) -> None:
         self._addresses = addresses
         self._deadline = time.monotonic() + timeout_seconds
+        self._say = say
         self._asked: dict[tuple[int, str], float] = {}
+        self._put_off: dict[int, str] = {}
+        """Why each group's leader could not begin when it was asked last."""
+        self._waits_for = ""
+        self._said_at = time.monotonic()
 
     # Looking.
 
@@ -103,7 +117,26 @@ class GroupChanges:
                 return [leaders[partition] for partition in sorted(leaders)]
             for group in waiting:
                 self._push(group, kind, order)
+            self._tell(waiting, partitions - leaders.keys())
         raise AssertionError("the wait ends by returning or raising")
+
+    def _tell(self, waiting: list[Group], unled: set[int]) -> None:
+        """Note what the change waits for, and say it now and then."""
+        causes = [f"group {partition} has no leader" for partition in sorted(unled)]
+        causes += [f"group {each['partition_id']}: {self._cause(each)}" for each in waiting]
+        more = len(causes) - _SHOWN_GROUPS
+        self._waits_for = "; ".join(causes[:_SHOWN_GROUPS]) + (f"; {more} more" if more > 0 else "")
+        now = time.monotonic()
+        if self._waits_for and now - self._said_at >= SAY_AGAIN_SECONDS:
+            self._said_at = now
+            self._say(f"waiting for {self._waits_for}")
+
+    def _cause(self, group: Group) -> str:
+        """Say in which step a group's change is, or why its leader cannot begin it."""
+        if not _rests(group):
+            phase = group["membership_phase"]
+            return f"its change is in {phase}" if phase != "Idle" else "its change is not recorded"
+        return self._put_off.get(group["partition_id"], "its change is asked for")
 
     def _push(self, group: Group, kind: str, order: dict[str, object]) -> None:
         """Move one group's change on, where it is for us to do."""
@@ -133,17 +166,24 @@ class GroupChanges:
             code, answer = post(parse_address(group["admin"]), path, order)
         except AdminUnreachable:
             return  # another leader will be found, or this one again
-        if code not in (200, 202) and answer.get("error") not in _PASSING:
+        if code in (200, 202):
+            self._put_off.pop(group["partition_id"], None)
+        elif answer.get("error") in _PASSING:
+            self._put_off[group["partition_id"]] = answer["error"]
+        else:
             raise ChangeFailed(f"group {group['partition_id']}: {answer.get('error', code)}")
 
-    def reload(self) -> None:
-        """Let every node that runs read the list of nodes again; others do when they start."""
+    def reload(self, listed: dict[str, object] | None = None) -> None:
+        """Let every node that runs read the list of nodes again; others do when they start.
+
+        `listed` is the list itself, for hosts that share no directory.
+        """
         for admin in _admins(self.status()).values():
             try:
-                code, answer = post(parse_address(admin), "/reload", {})
+                code, answer = post(parse_address(admin), "/reload", listed or {})
             except AdminUnreachable:
                 continue
-            if code != 200:
+            if code != 200 and answer.get("error") != _NOT_INITIALIZED:
                 raise ChangeFailed(f"{admin} cannot read the list: {answer.get('error', code)}")
 
     def wait_for_node(self, node_id: int) -> dict[str, Any]:
@@ -173,8 +213,10 @@ class GroupChanges:
             except AdminUnreachable as error:
                 problem = f": {error}"
             else:
+                problem = ""
                 yield leaders
             time.sleep(LOOK_SECONDS)
+        problem = problem or (f"; waiting for {self._waits_for}" if self._waits_for else "")
         raise ChangeTimedOut(f"not in time: {what}{problem}")
 
 

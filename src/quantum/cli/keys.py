@@ -14,22 +14,16 @@ import typer
 from clustor.log.errors import KeyUnavailable, LogError
 from clustor.runtime.audit.keys import read_audit_keys, rotate_audit_key
 from clustor.runtime.audit.record_once import command_event, record_now
-from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
-from clustor.runtime.data_directory import STATE_DIRECTORY, write_durably
+from clustor.runtime.data_directory import STATE_DIRECTORY
 from clustor.runtime.development import node_directory
 from clustor.runtime.errors import NodeError
+from clustor.runtime.keys.epochs_in_use import epochs_in_use
+from clustor.runtime.keys.holds import hold_keys, read_holds, release_keys
+from clustor.runtime.keys.lifecycle import wish_for
 from clustor.runtime.keys.operator_keys import read_office
-from clustor.runtime.keys.rotation import (
-    REGISTRY_FILE,
-    epochs_in_use,
-    hold_keys,
-    read_holds,
-    release_keys,
-    rotate_everywhere,
-)
+from clustor.runtime.keys.rotation import REGISTRY_FILE, rotate_everywhere
 from clustor.runtime.keys.signers import REGISTRY_FILE as SIGNERS_FILE
-from clustor.runtime.keys.signers import WISH_PREFIX
 from clustor.runtime.keys.store import KEYS_DIRECTORY
 from clustor.security import (
     KEY_RULES,
@@ -43,6 +37,7 @@ from clustor.security import (
 )
 from clustor.security.key_registry import DAY_MS
 from clustor.security.signer_rotation import OFFICE_USES, SIGNER_USES
+from clustor.wall_clock import wall_clock_ms
 from quantum.cli.admin_asking import ADMIN_DEFAULT, Admin
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, exit_of, fail
@@ -209,14 +204,14 @@ def _rotate_dek(data: Path, nodes: list[Path], after_ms: int) -> dict[str, Any]:
 
 def _rotate_audit(data: Path, nodes: list[Path]) -> dict[str, Any]:
     for directory in (data, *nodes):
-        rotate_audit_key(directory / KEYS_DIRECTORY, wall_ms())
+        rotate_audit_key(directory / KEYS_DIRECTORY, wall_clock_ms())
     return {"use": KeyUse.AUDIT_LOG.value, "stores": len(nodes) + 1}
 
 
 def _wish_signers(use: KeyUse, nodes: list[Path]) -> dict[str, Any]:
     """Ask every node for a new key of its own; running nodes see it within a second."""
     for directory in nodes:
-        write_durably(directory / KEYS_DIRECTORY / (WISH_PREFIX + use.value), b"")
+        wish_for(directory / KEYS_DIRECTORY, use)
     return {"use": use.value, "asked": len(nodes)}
 
 
@@ -245,7 +240,7 @@ def _row(entry: KeyEntry) -> dict[str, Any]:
         "epoch": entry.epoch,
         "state": entry.state.value,
         "owner": entry.owner,
-        "age_days": _days(wall_ms() - entry.created_at_ms) if lives else None,
+        "age_days": _days(wall_clock_ms() - entry.created_at_ms) if lives else None,
         "due": _moment(entry.due_at_ms),
         "activated": _moment(entry.activated_at_ms or entry.activates_at_ms),
         "decrypts_until": _moment(entry.ends_at_ms),
@@ -273,7 +268,7 @@ def _audit_rows(keys: Path) -> list[dict[str, Any]]:
             "state": "Active" if entry.retires_at_ms is None else "Overlap",
             "owner": "node",
             "activated": _moment(entry.activates_at_ms),
-            "age_days": _days(wall_ms() - entry.activates_at_ms),
+            "age_days": _days(wall_clock_ms() - entry.activates_at_ms),
             "due": _moment(entry.activates_at_ms + _AUDIT_PERIOD_MS)
             if entry.retires_at_ms is None
             else None,

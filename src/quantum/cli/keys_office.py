@@ -13,7 +13,6 @@ from clustor.control import Command, KeyPurpose, RegisterKey, RetireKey, Signing
 from clustor.control.features import ManifestContent
 from clustor.control.overrides import OverrideContent
 from clustor.runtime.audit.record_once import command_event, record_now
-from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.control.reports import build_version
 from clustor.runtime.development import node_directory
@@ -21,16 +20,17 @@ from clustor.runtime.keys.break_glass import GlassCertificates
 from clustor.runtime.keys.device import FileKeyDevice
 from clustor.runtime.keys.operator_keys import OFFICE_DIRECTORY, Office
 from clustor.runtime.keys.store import KEYS_DIRECTORY
+from clustor.runtime.pki.certificate_files import replace_file
 from clustor.runtime.pki.identity import (
     GLASS_FILE,
     PKI_DIRECTORY,
-    Authority,
+    DevelopmentAuthority,
     load_authority,
-    replace_file,
 )
 from clustor.runtime.release import RELEASE_FILE, RELEASE_KEYS_FILE, release_here
 from clustor.security import AuditEvent, KeyUse
 from clustor.security.signer_rotation import SignerStep
+from clustor.wall_clock import wall_clock_ms
 from quantum.cli.admin_api import AdminApi, Told
 from quantum.cli.admin_asking import fail_told, telling
 from quantum.cli.admin_client import parse_address
@@ -112,7 +112,7 @@ def open_office(data: Path, audit: _Collected | None = None) -> Office:
             if directory.exists():
                 replace_file(directory / GLASS_FILE, bundle, 0o644)
 
-    def authority() -> Authority:
+    def authority() -> DevelopmentAuthority:
         return load_authority(pki, cluster.id)
 
     keys = data / KEYS_DIRECTORY
@@ -174,7 +174,7 @@ def sign_release(data: Path) -> dict[str, Any]:
     """
     kept = _Collected()
     office = open_office(data, kept)
-    release, keys = release_here(office, build_version(), wall_ms())
+    release, keys = release_here(office, build_version(), wall_clock_ms())
     cluster = read_cluster_file(data / CLUSTER_FILE)
     for entry in cluster.nodes:
         pki = node_directory(data, entry.id) / PKI_DIRECTORY

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from clustor.kv import Conflict, Deleted, Record, Reply, Written, prefix_end
+from clustor.kv import Conflict, Deleted, KvRecord, KvWritten, Reply, prefix_end
 from clustor.runtime.admin.caller import CredentialsUnusable, credentials_for
 from clustor.runtime.kv.client import KvClient, KvRejected, KvUnavailable, WatchCompacted
 from quantum.cli.admin_client import parse_address, why_shut
@@ -217,7 +217,7 @@ def _run(
 
 
 def _print_written(reply: Reply, as_json: bool) -> None:
-    assert isinstance(reply, Written)
+    assert isinstance(reply, KvWritten)
     plain = f"revision {reply.revision}"
     _print({"revision": reply.revision} if as_json else plain, as_json)
 
@@ -230,7 +230,7 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-def _of_record(record: Record) -> dict[str, Any]:
+def _of_record(record: KvRecord) -> dict[str, Any]:
     members: dict[str, Any] = _bytes("key", record.key) | _bytes("value", record.value)
     members |= {"create_revision": record.create_revision, "mod_revision": record.mod_revision}
     return members | {"version": record.version, "expires_ms": record.expires_ms}
@@ -244,11 +244,11 @@ def _bytes(name: str, data: bytes) -> dict[str, str]:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
-def _event(record: Record) -> dict[str, Any]:
+def _event(record: KvRecord) -> dict[str, Any]:
     return {"event": "delete" if record.is_delete else "put", **_of_record(record)}
 
 
-def _event_line(record: Record) -> str:
+def _event_line(record: KvRecord) -> str:
     if record.is_delete:
         return f"{record.mod_revision}\tdelete\t{_text(record.key)}"
     return f"{record.mod_revision}\tput\t{_text(record.key)}\t{_text(record.value)}"

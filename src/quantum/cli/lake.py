@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.lake_asking import audit, report, simulate, usage
 from quantum.cli.lake_comparing import replay, verify
-from quantum.cli.lake_options import AgainOptions, LogOptions, RunOptions, TablePath, grouped
+from quantum.cli.lake_options import AgainOptions, LogOptions, RunOptions, TablePath
 from quantum.cli.lake_paths import checked_paths
 from quantum.cli.lake_running import (
     checked_logs,
@@ -24,6 +24,7 @@ from quantum.cli.lake_running import (
     size_of,
     until_told,
 )
+from quantum.cli.option_groups import grouped
 
 app = typer.Typer(
     help="Logs as tables: ingest, verify, replay, and what can be asked of them.",
@@ -44,18 +45,14 @@ def _needs_the_extra() -> None:
         )
 
 
-@app.command()
-@checked_paths
-@speaking
-@grouped
-def ingest(  # noqa: PLR0917  # typer
-    table: TablePath,
-    logs: LogOptions,
-    options: RunOptions,
-    once: Annotated[bool, typer.Option("--once", help="All that is there, then stop.")] = False,
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """What is taken from the logs, and what is written beside the table."""
+
+    once: Annotated[bool, typer.Option("--once", help="All that is there, then stop.")] = False
     views: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Typed views to write as well (TOML).")
-    ] = None,
+    ] = None
     formats: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,22 +60,36 @@ def ingest(  # noqa: PLR0917  # typer
             metavar="delta|iceberg",
             help="Keep a log of the files in this format, too; repeatable.",
         ),
-    ] = None,
-    delta: Annotated[bool, typer.Option("--delta", help="The same as --format delta.")] = False,
+    ] = None
+    delta: Annotated[bool, typer.Option("--delta", help="The same as --format delta.")] = False
     from_earliest: Annotated[
         bool, typer.Option("--from-earliest", help="Begin with what is left of a log.")
-    ] = False,
+    ] = False
     gap_rows: Annotated[
         bool, typer.Option("--gap-rows", help="Write a row where entries are gone, and go on.")
-    ] = False,
+    ] = False
     loose: Annotated[
         bool, typer.Option("--loose", help="Take rows although nobody knows what was refused.")
-    ] = False,
-    batch_bytes: Annotated[int, typer.Option(min=1, help="How much one commit takes in.")] = 1
-    << 30,
+    ] = False
+    batch_bytes: Annotated[int, typer.Option(min=1, help="How much one commit takes in.")] = 1 << 30
     compact_every: Annotated[
         int, typer.Option(min=0, help="Compact after so many commits; 0: never.")
-    ] = 64,
+    ] = 64
+
+    def mirrors(self) -> list[str]:
+        """Name the formats that the table is kept in, too."""
+        return [*(self.formats or []), *(["delta"] if self.delta else [])]
+
+
+@app.command()
+@checked_paths
+@speaking
+@grouped
+def ingest(
+    table: TablePath,
+    logs: LogOptions,
+    options: RunOptions,
+    wanted: IngestOptions,
 ) -> None:
     """Turn the messages of a log into rows of a table, each once, now or continuously.
 
@@ -89,27 +100,28 @@ def ingest(  # noqa: PLR0917  # typer
     from quantum.lake.jobs.ingest import ingest as run
     from quantum.lake.jobs.mirrors import mirrors_of
     from quantum.lake.jobs.views import read_views
-    from quantum.lake.planner import Limits, OnGap
+    from quantum.lake.planner import BatchLimits, OnGap
     from quantum.lake.table import Table, open_store
 
     with said_plainly():
-        mirrors = mirrors_of([*(formats or []), *(["delta"] if delta else [])])
-        described = read_views(views) if views is not None else ()
-    where, source = checked_logs(logs, waits=not once)
+        mirrors = mirrors_of(wanted.mirrors())
+        described = read_views(wanted.views) if wanted.views is not None else ()
+    where, source = checked_logs(logs, waits=not wanted.once)
     with (
         until_told() as told,
-        job_of("ingest", options, lambda: size_of(source, table), is_told=not once) as job,
+        job_of("ingest", options, lambda: size_of(source, table), is_told=not wanted.once) as job,
     ):
         settings = IngestSettings(
-            limits=Limits(bytes=batch_bytes),
-            on_gap=OnGap.ROW if gap_rows else OnGap.FAIL,
-            from_earliest=from_earliest,
-            loose=loose,
+            limits=BatchLimits(bytes=wanted.batch_bytes),
+            on_gap=OnGap.ROW if wanted.gap_rows else OnGap.FAIL,
+            from_earliest=wanted.from_earliest,
+            loose=wanted.loose,
             views=described,
         )
 
         def after_commit(opened: Table) -> None:
-            if compact_every and opened.state.version % compact_every == 0:
+            every = wanted.compact_every
+            if every and opened.state.version % every == 0:
                 compact_table(opened.store, spark=job.runner, progress=job.show)
             for mirror in mirrors:
                 mirror(opened)
@@ -121,7 +133,7 @@ def ingest(  # noqa: PLR0917  # typer
             keys=logs.keys,
             broker=logs.broker,
             settings=settings,
-            once=once,
+            once=wanted.once,
             progress=job.show,
             should_stop=told,
             after_commit=after_commit,

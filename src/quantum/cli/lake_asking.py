@@ -12,8 +12,9 @@ from typing import Annotated
 import typer
 
 from quantum.cli.exits import Exit, fail
-from quantum.cli.lake_options import AgainOptions, Resume, RunOptions, TablePath, grouped
+from quantum.cli.lake_options import AgainOptions, Resume, RunOptions, TablePath
 from quantum.cli.lake_running import Job, job_of, repeat, rounded, say, show_rows
+from quantum.cli.option_groups import grouped
 
 Limits = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Show what exceeds these limits (TOML).")
@@ -88,12 +89,12 @@ def audit(  # noqa: PLR0917  # typer
 
     Exit code 6: a log is not what was written. With --every it ends there, too.
     """
-    from quantum.lake.jobs.audit import Question
+    from quantum.lake.jobs.audit import EventQuestion
     from quantum.lake.jobs.audit import audit as run
     from quantum.lake.jobs.choosing import audit_bytes
     from quantum.lake.jobs.resuming import resuming
 
-    question = Question(who, what, tenant, outcome, since_ms)
+    question = EventQuestion(who, what, tenant, outcome, since_ms)
     with job_of("audit", options, lambda: audit_bytes(directories)) as job:
 
         def one() -> None:

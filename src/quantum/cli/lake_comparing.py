@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,13 +15,13 @@ from quantum.cli.lake_options import (
     Resume,
     RunOptions,
     TablePath,
-    grouped,
     moment_of,
 )
 from quantum.cli.lake_running import checked_logs, job_of, repeat, say, size_of
+from quantum.cli.option_groups import grouped
 
 if TYPE_CHECKING:
-    from quantum.lake.jobs import Divergence, Replayed, Verdict
+    from quantum.lake.jobs import Divergence, ReplayedPartition, TableVerdict
     from quantum.lake.jobs.verify import PrgVerdict
 
 
@@ -62,7 +62,7 @@ def verify(
         repeat(one, again)
 
 
-def _show_verdict(verdict: Verdict, as_json: bool) -> None:
+def _show_verdict(verdict: TableVerdict, as_json: bool) -> None:
     for each in verdict.partitions:
         say(asdict(each) | {"equal": each.is_equal}, as_json, _sentence(each))
     findings = [each for partition in verdict.partitions for each in partition.findings]
@@ -91,7 +91,7 @@ def _sentence(each: PrgVerdict) -> str:
     )
 
 
-def _judge(verdict: Verdict, *, again: bool) -> None:
+def _judge(verdict: TableVerdict, *, again: bool) -> None:
     """End where something is wrong; a table that is filled meanwhile may lack some `again`."""
     if not verdict.is_equal:
         fail("the table is not what the log says", Exit.QUARANTINED)
@@ -103,29 +103,36 @@ def _judge(verdict: Verdict, *, again: bool) -> None:
         fail("some offsets could not be compared: their log is gone", Exit.NOT_FOUND)
 
 
-@speaking
-@grouped
-def replay(  # noqa: PLR0917  # typer
-    logs: LogOptions,
-    again: AgainOptions,
-    options: RunOptions,
-    to_index: Annotated[int | None, typer.Option("--to", min=0, help="The last index.")] = None,
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How far the logs are applied, and what the state is compared with."""
+
+    to_index: Annotated[int | None, typer.Option("--to", min=0, help="The last index.")] = None
     at_ms: Annotated[
         int | None, typer.Option("--at-ms", min=0, help="The last moment, in ms since 1970.")
-    ] = None,
+    ] = None
     at: Annotated[
         str | None, typer.Option(metavar="TIME", help="The same as 2026-11-15T20:00:00Z.")
-    ] = None,
+    ] = None
     against: Annotated[
         str | None,
         typer.Option(metavar="WHERE", help="Another copy of the logs: a directory or a URL."),
-    ] = None,
+    ] = None
     live: Annotated[
         bool, typer.Option("--live", help="Compare with the digests of the running --cluster.")
-    ] = False,
+    ] = False
     state: Annotated[
         str | None, typer.Option(metavar="DIR", help="Write the state as Parquet tables here.")
-    ] = None,
+    ] = None
+
+
+@speaking
+@grouped
+def replay(
+    logs: LogOptions,
+    again: AgainOptions,
+    options: RunOptions,
+    wanted: ReplayOptions,
     resume: Resume = None,
 ) -> None:
     """Apply every log again with the broker's own machine, and print each partition's digest.
@@ -134,38 +141,38 @@ def replay(  # noqa: PLR0917  # typer
     3: the cluster has a partition that these logs do not have. With --every it ends there, too.
     """
     from quantum.lake.jobs.live import live_digests
-    from quantum.lake.jobs.replay import Moment, compare_digests, find_divergences, uncompared
+    from quantum.lake.jobs.replay import ReplayLimit, compare_digests, find_divergences, uncompared
     from quantum.lake.jobs.replay import replay as run
     from quantum.lake.jobs.resuming import resuming
     from quantum.lake.jobs.state_tables import write_state
 
-    moment = Moment(to_index, moment_of(at_ms, at))
-    if live and (logs.cluster is None or moment != Moment()):
+    moment = ReplayLimit(wanted.to_index, moment_of(wanted.at_ms, wanted.at))
+    if wanted.live and (logs.cluster is None or moment != ReplayLimit()):
         fail("--live compares a --cluster as it is now: without --to and --at", Exit.USAGE)
     where, source = checked_logs(logs, waits=again.every is not None)
     keys: dict[str, Any] = {"keys": logs.keys, "broker": logs.broker}
     with job_of("replay", options, lambda: size_of(source)) as job:
 
         def one() -> None:
-            known = live_digests(logs.cluster) if live and logs.cluster is not None else {}
+            known = live_digests(logs.cluster) if wanted.live and logs.cluster is not None else {}
             indexes = {prg: index for prg, (index, _) in known.items()}
             with resuming(job.runner, resume) as runner:
                 found = run(
                     where, spark=runner, at=moment, indexes=indexes, progress=job.show, **keys
                 )
                 diverging = compare_digests(found, known)
-                if against is not None:
-                    diverging += find_divergences(where, against, spark=runner, **keys)
-                if state is not None:
-                    write_state(where, state, spark=runner, at=moment, **keys)
+                if wanted.against is not None:
+                    diverging += find_divergences(where, wanted.against, spark=runner, **keys)
+                if wanted.state is not None:
+                    write_state(where, wanted.state, spark=runner, at=moment, **keys)
             _show_replayed(found, diverging, options.as_json)
             if missing := uncompared(found, known):
                 fail(f"not in these logs: {', '.join(missing)}", Exit.NOT_FOUND)
-            if live:
+            if wanted.live:
                 sentence = f"{len(known)} partitions are as the running cluster has them"
                 _say_equal(sentence, options.as_json)
-            if against is not None:
-                sentence = f"no partition differs from {against}, as far as both go"
+            if wanted.against is not None:
+                sentence = f"no partition differs from {wanted.against}, as far as both go"
                 _say_equal(sentence, options.as_json)
 
         repeat(one, again)
@@ -175,7 +182,9 @@ def _say_equal(sentence: str, as_json: bool) -> None:
     say({"equal": True, "sentence": sentence}, as_json, f"equal: {sentence}")
 
 
-def _show_replayed(found: list[Replayed], diverging: list[Divergence], as_json: bool) -> None:
+def _show_replayed(
+    found: list[ReplayedPartition], diverging: list[Divergence], as_json: bool
+) -> None:
     for each in found:
         say(
             asdict(each),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 import typer
 
@@ -91,47 +88,6 @@ class AgainOptions:
             min=0, metavar="SECONDS", help="Do it again and again, so long after the last time."
         ),
     ] = None
-
-
-_GROUPS = (LogOptions, RunOptions, AgainOptions)
-
-
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Let typer see the options of a group where a command takes the group."""
-    signature = inspect.signature(command, eval_str=True)
-    groups = {
-        name: each.annotation
-        for name, each in signature.parameters.items()
-        if each.annotation in _GROUPS
-    }
-
-    @functools.wraps(command)
-    def called(**given: Any) -> None:
-        taken = {
-            name: kind(**{each.name: given.pop(each.name) for each in fields(kind)})
-            for name, kind in groups.items()
-        }
-        command(**given, **taken)
-
-    shown: list[inspect.Parameter] = []
-    for name, each in signature.parameters.items():
-        shown += _options_of(groups[name]) if name in groups else [_keyword(each)]
-    called.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]  # typer reads it
-    called.__annotations__ = {each.name: each.annotation for each in shown}
-    return called
-
-
-def _options_of(group: Any) -> list[inspect.Parameter]:
-    kinds = get_type_hints(group, include_extras=True)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return [
-        inspect.Parameter(each.name, keyword, default=each.default, annotation=kinds[each.name])
-        for each in fields(group)
-    ]
-
-
-def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
-    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
 def where_of(cluster: str | None, archive: str | None, data: str | None) -> str:

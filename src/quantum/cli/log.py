@@ -15,21 +15,17 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from clustor.log import (
-    METADATA_FILE,
-    WAL_DIRECTORY,
-    KeyRing,
-    LogError,
-    LogImage,
-    LogReader,
-    LogState,
-    segment_file,
-    segment_seq_of,
-)
+from clustor.log.errors import LogError
+from clustor.log.image import LogImage
+from clustor.log.keys import KeyRing
+from clustor.log.metadata import METADATA_FILE
+from clustor.log.reader import LogReader
+from clustor.log.segment import WAL_DIRECTORY, segment_file, segment_seq_of
+from clustor.log.types import LogState
 from clustor.runtime.disk import DirectoryStorage
 from clustor.runtime.errors import NodeError
 from clustor.runtime.keys.store import find_keyring, load_keyring
-from clustor.snapshot.errors import SnapshotError
+from clustor.snapshot.errors import SnapshotFailure
 from quantum.cli.consoles import errors
 from quantum.cli.exits import Exit, exit_of, exit_of_state, fail
 
@@ -164,9 +160,9 @@ def replay(
     Replicas of a partition that stand at the same index must have the same digest, and a node
     that runs has it too (`/v1/broker/digests` of its admin port). Exit code 6: two differ.
     """
-    from quantum.node.replaying import Replayed, replay_directory
+    from quantum.node.replaying import ReplayedHistory, replay_directory
 
-    def show(found: Replayed) -> None:
+    def show(found: ReplayedHistory) -> None:
         row = asdict(found)
         if as_json:
             typer.echo(json.dumps(row))
@@ -180,7 +176,7 @@ def replay(
         replayed = replay_directory(directory, to_index, show)
     except LogError as error:
         fail(str(error), exit_of(error))
-    except (NodeError, SnapshotError) as error:
+    except (NodeError, SnapshotFailure) as error:
         fail(str(error), Exit.NOT_FOUND)
     if not replayed:
         fail(f"{directory} holds no broker's partitions", Exit.NOT_FOUND)

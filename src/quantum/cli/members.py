@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
@@ -17,7 +18,7 @@ from clustor.runtime.errors import NodeError
 from clustor.runtime.peers.transport import Address
 from clustor.runtime.pki.identity import NodeId, utc_now
 from quantum.cli.admin_client import AdminUnreachable, fail_unreachable, parse_address
-from quantum.cli.credentials import speaking
+from quantum.cli.credentials import speak_beside, speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.group_changes import (
     ChangeFailed,
@@ -77,9 +78,9 @@ def add_node(*, data: Data, timeout: Timeout = 180.0, as_json: AsJson = False) -
     Exit code 1: a group refused or went back. 3: not a cluster's directory. 12: not in time.
     """
     with _telling():
-        changes = GroupChanges(addresses_of(None, data), timeout)
+        changes = GroupChanges(addresses_of(None, data), timeout, _say)
         node_id = _unfinished(data, changes) or _new_node(data)
-        changes.reload()
+        changes.reload(_listed(data))
         changes.wait_for_node(node_id)
         _report(node_id, changes.add(node_id), as_json)
 
@@ -98,10 +99,10 @@ def remove_node(
     """
     with _telling():
         read_cluster_file(data / CLUSTER_FILE).node(NodeId(node))
-        changes = GroupChanges(addresses_of(None, data, but=node), timeout)
+        changes = GroupChanges(addresses_of(None, data, but=node), timeout, _say)
         groups = changes.remove(node, force)
         forget_node(data, NodeId(node))
-        changes.reload()
+        changes.reload(_listed(data))
         _report(node, groups, as_json)
 
 
@@ -120,7 +121,7 @@ def rejoin_node(
     with _telling():
         cluster = read_cluster_file(data / CLUSTER_FILE)
         cluster.node(NodeId(node))
-        changes = GroupChanges(addresses_of(None, data, but=node), timeout)
+        changes = GroupChanges(addresses_of(None, data, but=node), timeout, _say)
         directory = node_directory(data, NodeId(node))
         permit_rejoin(directory, _epochs(changes, node))
         try:
@@ -165,6 +166,7 @@ def addresses_of(admin: str | None, data: Path | None, *, but: int = 0) -> list[
         except ValueError as error:
             fail(str(error), Exit.USAGE)
     assert data is not None
+    speak_beside(data)
     nodes = read_cluster_file(data / CLUSTER_FILE).nodes
     return [entry.admin for entry in nodes if entry.node_id != but]
 
@@ -184,7 +186,16 @@ def _telling() -> Iterator[None]:
         fail_unreachable(error)
 
 
+def _listed(data: Path) -> dict[str, object] | None:
+    """Return the list of nodes as it is sent; None: the nodes share the directory, and read it."""
+    cluster = read_cluster_file(data / CLUSTER_FILE)
+    found: dict[str, object] = msgspec.to_builtins(cluster.node_list)
+    return found if cluster.production else None
+
+
 def _new_node(data: Path) -> int:
+    if read_cluster_file(data / CLUSTER_FILE).production:
+        raise ChangeFailed("every listed host is a member: `quantum cluster add-host` adds one")
     if len(read_cluster_file(data / CLUSTER_FILE).nodes) >= NODES_MAX:
         raise ChangeFailed(f"a development cluster has at most {NODES_MAX} nodes")
     return prepare_node(data, utc_now()).node_id
@@ -249,6 +260,10 @@ def _line(group: dict[str, Any]) -> str:
     if group["phase"] != "Idle":
         parts.append(f"phase {group['phase']}")
     return "  ".join(parts)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _report(node: int, groups: list[Group], as_json: bool) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing import get_context
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +17,12 @@ import typer
 from clustor.sim.run import SeedReport, describe, run_scenario, run_seed, shrink
 from clustor.sim.stream_world import run_stream_scenario, run_stream_seed
 from quantum.cli.exits import Exit
-from quantum.sim import run_broker_scenario, run_broker_seed
+from quantum.sim import (
+    run_broker_scenario,
+    run_broker_seed,
+    run_topic_scenario,
+    run_topic_seed,
+)
 
 
 @dataclass
@@ -68,28 +77,57 @@ def sim(  # noqa: PLR0917  # typer gives them by name
     streams: Annotated[
         bool, typer.Option("--streams", help="Groups that append to streams, and who reads them.")
     ] = False,
+    topics: Annotated[
+        bool,
+        typer.Option("--topics", help="Topics of the broker: producers, transactions, readers."),
+    ] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, help="How many processes share the seeds; their order stays.")
+    ] = 1,
 ) -> None:
     """Run clusters of 3 to 7 nodes under drawn faults, and judge them from outside.
 
     With --broker three nodes serve MQTT to publishers and subscribers that count everything.
     A seed is a whole run: the same seed gives the same trace hash. Exit code 1: a promise broke.
     """
-    if broker and streams:
-        raise typer.BadParameter("one world at a time: --broker or --streams")
+    if broker + streams + topics > 1:
+        raise typer.BadParameter("one world at a time: --broker, --streams or --topics")
     run = run_broker_seed if broker else run_stream_seed if streams else run_seed
+    run = run_topic_seed if topics else run
     totals = _Totals()
+    numbers = iter(range(seed, seed + seeds)) if minutes is None else count(seed)
     end = None if minutes is None else time.monotonic() + minutes * 60
-    number = seed
-    while (number < seed + seeds) if end is None else (time.monotonic() < end):
-        report = run(number)
-        totals.add(report)
-        _show(report, as_json=as_json)
-        if report.violation is not None and shrink_failures:
-            _show_smaller(report, as_json=as_json)
-        number += 1
+    with closing(_reports(run, numbers, end, processes)) as reports:
+        for report in reports:
+            totals.add(report)
+            _show(report, as_json=as_json)
+            if report.violation is not None and shrink_failures:
+                _show_smaller(report, as_json=as_json)
     summary = totals.summary()
     typer.echo(json.dumps(summary) if as_json else _sentence(summary))
     raise typer.Exit(Exit.FAILED if totals.failing_seeds else 0)
+
+
+def _reports(
+    run: Callable[[int], SeedReport], numbers: Iterator[int], end: float | None, processes: int
+) -> Generator[SeedReport, None, None]:
+    """Run seed after seed until they or the time are over; each is a world of its own."""
+
+    def in_time() -> Iterator[int]:
+        for number in numbers:
+            if end is not None and time.monotonic() >= end:
+                return
+            yield number
+
+    if processes == 1:
+        yield from map(run, in_time())
+        return
+    with get_context("forkserver").Pool(processes) as pool:
+        if end is None:
+            yield from pool.imap(run, in_time())
+            return
+        while block := [number for _, number in zip(range(processes), in_time(), strict=False)]:
+            yield from pool.map(run, block)
 
 
 def _show(report: SeedReport, *, as_json: bool) -> None:
@@ -112,7 +150,11 @@ def _show(report: SeedReport, *, as_json: bool) -> None:
 
 def _show_smaller(report: SeedReport, *, as_json: bool) -> None:
     assert report.scenario is not None
-    worlds = {"--broker ": run_broker_scenario, "--streams ": run_stream_scenario}
+    worlds = {
+        "--broker ": run_broker_scenario,
+        "--streams ": run_stream_scenario,
+        "--topics ": run_topic_scenario,
+    }
     run = worlds.get(report.flags, run_scenario)
     smaller, runs = shrink(report.scenario, fails=lambda each: run(each).violation is not None)
     faults = describe(smaller.faults)

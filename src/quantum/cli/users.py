@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -14,12 +13,11 @@ from quantum.cli.admin_asking import ADMIN_DEFAULT, Admin, fail_told, telling
 from quantum.cli.admin_client import parse_address
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
-from quantum.config.live import USER_PREFIX
+from quantum.config.live import USER_NAME, USER_PREFIX
 
 app = typer.Typer(
     help="Users of a tenant: who may come by a user name and a password.", no_args_is_help=True
 )
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
 Tenant = Annotated[str, typer.Option(help="The tenant whose user it is.")]
@@ -38,14 +36,14 @@ def add(
 ) -> None:
     """Let a user come by a password, or give it another one. It counts within a second or two.
 
-    Its access rules name it `user:NAME`. The password is asked for, hashed here (scrypt) and never
-    sent; who may read the configuration sees the hash.
+    Its access rules name it `user:NAME`. The password is asked for, hashed here (scrypt, and for
+    SCRAM-SHA-256 and -512) and never sent; who may read the configuration sees that it is set.
 
     Example: quantum users add ann --tenant dev
     """
-    from quantum.tenants.passwords import hash_password
+    from quantum.tenants.passwords import keep_password
 
-    if not _NAME.fullmatch(name):
+    if not USER_NAME.fullmatch(name):
         fail("a name has 1 to 64 letters, digits, dots, dashes and underscores", Exit.USAGE)
     with telling():
         _held(AdminApi(_address(admin)), tenant)  # nobody types a password for nothing
@@ -57,7 +55,7 @@ def add(
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     if not password:
         fail("an empty password lets everybody in: choose another", Exit.USAGE)
-    kept = hash_password(password.encode())
+    kept = keep_password(password.encode())
     _change(admin, tenant, lambda document: {**document, USER_PREFIX + name: kept})
     typer.echo(f"{name} may connect to tenant {tenant}; access rules name it user:{name}")
 

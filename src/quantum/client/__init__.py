@@ -2,15 +2,16 @@
 
 from quantum.client.client import Endpoint, MqttClient
 from quantum.client.errors import (
+    BrokerRefused,
     ClientError,
     ConnectionLost,
     NotAcknowledged,
-    Refused,
     Unreachable,
 )
 from quantum.client.session import ClientOptions, ClientSession
 
 __all__ = [
+    "BrokerRefused",
     "ClientError",
     "ClientOptions",
     "ClientSession",
@@ -18,6 +19,5 @@ __all__ = [
     "Endpoint",
     "MqttClient",
     "NotAcknowledged",
-    "Refused",
     "Unreachable",
 ]

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from quantum.client.errors import (
+    BrokerRefused,
     ClientError,
     ConnectionLost,
     NotAcknowledged,
-    Refused,
     Unreachable,
 )
 from quantum.client.events import (
     Acknowledged,
     Connected,
-    Ended,
+    ConnectionEnded,
     Event,
     Received,
     Rejected,
     Silent,
-    Subscribed,
+    SubscribeAnswered,
     Token,
 )
 from quantum.client.session import ClientOptions, ClientSession
@@ -103,7 +103,7 @@ class MqttClient:
         self._link: _Link | None = None
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Connected] | None = None
-        self._pending: dict[Token, asyncio.Future[Acknowledged | Subscribed]] = {}
+        self._pending: dict[Token, asyncio.Future[Acknowledged | SubscribeAnswered]] = {}
         self._messages: deque[Publish] = deque()
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -155,7 +155,7 @@ class MqttClient:
         qos: int = 0,
         retain: bool = False,
         properties: Properties = NO_PROPERTIES,
-    ) -> asyncio.Future[Acknowledged | Subscribed] | None:
+    ) -> asyncio.Future[Acknowledged | SubscribeAnswered] | None:
         """Publish without waiting; the future, for QoS 1 and 2, is the broker's answer."""
         self._raise_failure()
         token = self.session.publish(
@@ -173,7 +173,7 @@ class MqttClient:
         waiting = self._wait_for(self.session.subscribe(subscriptions, properties))
         self._write_out()
         found = await waiting
-        assert isinstance(found, Subscribed)
+        assert isinstance(found, SubscribeAnswered)
         for subscription, code in zip(subscriptions, found.reason_codes, strict=True):
             if code.is_failure:
                 what = f"the subscription to {subscription.topic_filter.decode()}"
@@ -280,7 +280,7 @@ class MqttClient:
                 if len(self._messages) >= _MESSAGES_HELD_MAX and self._transport is not None:
                     self._transport.pause_reading()
                 self._news.set()
-            case Acknowledged() | Subscribed():
+            case Acknowledged() | SubscribeAnswered():
                 waiting = self._pending.pop(event.token, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(event)
@@ -293,7 +293,7 @@ class MqttClient:
                     f"{self.endpoint} refused the connection: {_said(event)}",
                     refused=event.reason_code,
                 )
-            case Ended():
+            case ConnectionEnded():
                 self._end(
                     f"{self.endpoint} ended the connection: {_said(event)}", event.reason_code
                 )
@@ -311,7 +311,7 @@ class MqttClient:
         self._drop()
         error: ClientError = ConnectionLost(sentence, reason_code)
         if refused is not None:
-            error = Refused(sentence, refused)
+            error = BrokerRefused(sentence, refused)
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
             return
@@ -327,7 +327,7 @@ class MqttClient:
             pause = min(2 * pause, _LAST_PAUSE_SECONDS)
             try:
                 await self._dial()
-            except Refused as error:
+            except BrokerRefused as error:
                 self._fail(error)
                 break
             except ClientError:
@@ -359,8 +359,8 @@ class MqttClient:
         if self._failure is not None:
             raise self._failure
 
-    def _wait_for(self, token: Token) -> asyncio.Future[Acknowledged | Subscribed]:
-        waiting: asyncio.Future[Acknowledged | Subscribed] = self._loop.create_future()
+    def _wait_for(self, token: Token) -> asyncio.Future[Acknowledged | SubscribeAnswered]:
+        waiting: asyncio.Future[Acknowledged | SubscribeAnswered] = self._loop.create_future()
         self._pending[token] = waiting
         return waiting
 
@@ -388,7 +388,7 @@ class MqttClient:
         self._set_timer()
 
 
-def _said(event: Rejected | Ended) -> str:
+def _said(event: Rejected | ConnectionEnded) -> str:
     name = event.reason_code.name.replace("_", " ").lower()
     said = f" ({event.reason_string})" if event.reason_string else ""
     return f"{name}, 0x{event.reason_code:02X}{said}"

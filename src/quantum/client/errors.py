@@ -20,7 +20,7 @@ class Unreachable(ClientError):
     """Nothing listens there, or the way to it is broken."""
 
 
-class Refused(ClientError):
+class BrokerRefused(ClientError):
     """The broker answered, and does not let us in."""
 
     def __init__(self, sentence: str, reason_code: ReasonCode | None = None) -> None:

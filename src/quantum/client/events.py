@@ -44,7 +44,7 @@ class Acknowledged:
 
 
 @dataclass(slots=True)
-class Subscribed:
+class SubscribeAnswered:
     """A SUBSCRIBE or an UNSUBSCRIBE was answered, one code per filter."""
 
     token: Token
@@ -53,7 +53,7 @@ class Subscribed:
 
 
 @dataclass(slots=True)
-class Ended:
+class ConnectionEnded:
     """The broker ended the connection and said why."""
 
     reason_code: ReasonCode
@@ -65,4 +65,6 @@ class Silent:
     """The broker did not answer a ping in time."""
 
 
-Event = Connected | Rejected | Received | Acknowledged | Subscribed | Ended | Silent
+Event = (
+    Connected | Rejected | Received | Acknowledged | SubscribeAnswered | ConnectionEnded | Silent
+)

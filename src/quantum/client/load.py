@@ -14,8 +14,15 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from quantum.client.client import Endpoint
-from quantum.client.errors import ClientError, ConnectionLost, Refused, Unreachable
-from quantum.client.events import Acknowledged, Connected, Received, Rejected, Subscribed, Token
+from quantum.client.errors import BrokerRefused, ClientError, ConnectionLost, Unreachable
+from quantum.client.events import (
+    Acknowledged,
+    Connected,
+    Received,
+    Rejected,
+    SubscribeAnswered,
+    Token,
+)
 from quantum.client.session import ClientOptions, ClientSession
 from quantum.protocols.mqtt.codec import (
     PeerFault,
@@ -70,7 +77,7 @@ def percentile(sorted_values: list[float], share: float) -> float:
 class _LoadClient(asyncio.Protocol):
     """One client: it publishes while it may, or only listens."""
 
-    def __init__(self, load: Load, number: int, *, subscribes: bool) -> None:
+    def __init__(self, load: LoadRun, number: int, *, subscribes: bool) -> None:
         kind = "sub" if subscribes else "pub"
         options = ClientOptions(f"load-{kind}-{number}", load.plan.version, keep_alive=0)
         self.session = ClientSession(options)
@@ -164,10 +171,10 @@ class _LoadClient(asyncio.Protocol):
                 counts.received += 1
             elif isinstance(event, Connected):
                 self._on_connected()
-            elif isinstance(event, Subscribed):
+            elif isinstance(event, SubscribeAnswered):
                 self.ready.set_result(None)
             elif isinstance(event, Rejected):
-                self._fail(Refused(f"the broker refused a client: {event.reason_code.name}"))
+                self._fail(BrokerRefused(f"the broker refused a client: {event.reason_code.name}"))
 
     def _on_connected(self) -> None:
         if not self._subscribes:
@@ -187,7 +194,7 @@ class _LoadClient(asyncio.Protocol):
             self._transport.write(data)
 
 
-class Load:
+class LoadRun:
     """One run against one broker."""
 
     def __init__(self, endpoint: Endpoint, plan: LoadPlan) -> None:
@@ -202,7 +209,7 @@ class Load:
         self._publishers: list[_LoadClient] = []
         self._subscribers: list[_LoadClient] = []
 
-    async def run(self, on_progress: Callable[[Load], None], every_seconds: float = 0.5) -> None:
+    async def run(self, on_progress: Callable[[LoadRun], None], every_seconds: float = 0.5) -> None:
         """Connect, publish for the plan's time, wait for what is open, and leave."""
         try:
             await self._connect()
@@ -239,7 +246,7 @@ class Load:
             ) from error
         return client
 
-    async def _publish(self, on_progress: Callable[[Load], None], every_seconds: float) -> None:
+    async def _publish(self, on_progress: Callable[[LoadRun], None], every_seconds: float) -> None:
         started = self.loop.time()
         ends = started + self.plan.seconds
         self.publishing = True

@@ -13,12 +13,12 @@ from typing import Final
 from quantum.client.events import (
     Acknowledged,
     Connected,
-    Ended,
+    ConnectionEnded,
     Event,
     Received,
     Rejected,
     Silent,
-    Subscribed,
+    SubscribeAnswered,
     Token,
 )
 from quantum.protocols.mqtt.codec import (
@@ -45,12 +45,12 @@ from quantum.protocols.mqtt.codec import (
     Pubrel,
     ReasonCode,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
     Will,
     decode_packet,
     encode_packet,
@@ -101,7 +101,7 @@ class ClientSession:
         self._outgoing: list[bytes] = []
         self._in_flight: dict[PacketId, _Outbound] = {}
         self._waiting: deque[_Outbound] = deque()
-        self._requests: dict[PacketId, tuple[Token, Subscribe | Unsubscribe]] = {}
+        self._requests: dict[PacketId, tuple[Token, SubscribePacket | UnsubscribePacket]] = {}
         self._subscriptions: dict[TopicFilter, tuple[Subscription, Properties]] = {}
         self._received: set[PacketId] = set()
         self._aliases: dict[int, TopicName] = {}
@@ -150,10 +150,10 @@ class ClientSession:
         self, subscriptions: tuple[Subscription, ...], properties: Properties = NO_PROPERTIES
     ) -> Token:
         """Ask for messages; asked again by itself where the broker forgot the session."""
-        return self._request(Subscribe(self._free_id(), subscriptions, properties))
+        return self._request(SubscribePacket(self._free_id(), subscriptions, properties))
 
     def unsubscribe(self, topic_filters: tuple[TopicFilter, ...]) -> Token:
-        return self._request(Unsubscribe(self._free_id(), topic_filters))
+        return self._request(UnsubscribePacket(self._free_id(), topic_filters))
 
     def disconnect(self, reason_code: ReasonCode = ReasonCode.NORMAL_DISCONNECTION) -> None:
         """Say goodbye."""
@@ -237,7 +237,7 @@ class ClientSession:
                 return None
             case Disconnect():
                 self.connected = False
-                return Ended(packet.reason_code, packet.properties.reason_string)
+                return ConnectionEnded(packet.reason_code, packet.properties.reason_string)
             case _:
                 raise _violation("a packet that was not asked for")
 
@@ -286,7 +286,7 @@ class ClientSession:
             self._waiting.appendleft(outbound)
         if self._ever_connected:
             for subscription, properties in self._subscriptions.values():
-                request = Subscribe(self._free_id(), (subscription,), properties)
+                request = SubscribePacket(self._free_id(), (subscription,), properties)
                 self._requests[request.packet_id] = (self._new_token(), request)
 
     def _on_publish(self, packet: Publish) -> Event | None:
@@ -346,13 +346,15 @@ class ClientSession:
         if packet.packet_id not in self._requests:
             raise _violation("an answer to no request")
         token, request = self._requests.pop(packet.packet_id)
-        if isinstance(request, Subscribe) != isinstance(packet, Suback):
+        if isinstance(request, SubscribePacket) != isinstance(packet, Suback):
             raise _violation("an answer to another request")
         self._remember(request, packet.reason_codes)
-        return Subscribed(token, packet.reason_codes, packet.properties.reason_string)
+        return SubscribeAnswered(token, packet.reason_codes, packet.properties.reason_string)
 
-    def _remember(self, request: Subscribe | Unsubscribe, codes: tuple[ReasonCode, ...]) -> None:
-        if isinstance(request, Unsubscribe):
+    def _remember(
+        self, request: SubscribePacket | UnsubscribePacket, codes: tuple[ReasonCode, ...]
+    ) -> None:
+        if isinstance(request, UnsubscribePacket):
             for topic_filter in request.topic_filters:
                 self._subscriptions.pop(topic_filter, None)
             return
@@ -399,7 +401,7 @@ class ClientSession:
             self._quota -= 1
             self._send(outbound.publish)
 
-    def _request(self, request: Subscribe | Unsubscribe) -> Token:
+    def _request(self, request: SubscribePacket | UnsubscribePacket) -> Token:
         token = self._new_token()
         self._requests[request.packet_id] = (token, request)
         if self.connected:

@@ -14,9 +14,9 @@ _SIZE: Final = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB)?")
 _HOST: Final = re.compile(
     r"(?=.{1,253}\Z)(\*\.)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*"
 )
-_HASH: Final = re.compile(
-    r"\$scrypt\$ln=\d{1,2},r=\d{1,2},p=\d{1,2}\$[\w+/=]{8,64}\$[\w+/=]{8,128}"
-)
+_SCRYPT: Final = r"\$scrypt\$ln=\d{1,2},r=\d{1,2},p=\d{1,2}\$[\w+/=]{8,64}\$[\w+/=]{8,128}"
+_SCRAM: Final = r"\$SCRAM-SHA-(256|512)\$i=\d{4,5}(\$[\w+/=]{4,88}){3}"
+_HASH: Final = re.compile(rf"({_SCRYPT}|{_SCRAM})( {_SCRAM}){{0,2}}")
 _UNITS: Final = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 OFF: Final = "off"
 
@@ -35,7 +35,7 @@ Value = ListenAddress | Path | str | int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingKind:
     """How a value is read. `read` raises ValueError for what is not allowed."""
 
     read: Callable[[object], Value]
@@ -43,16 +43,16 @@ class Kind:
     show: Callable[[Value], str] = str
 
 
-def path() -> Kind:
+def path() -> SettingKind:
     def read(raw: object) -> Path:
         if not isinstance(raw, str | Path) or not str(raw):
             raise ValueError
         return Path(raw)
 
-    return Kind(read, "a path")
+    return SettingKind(read, "a path")
 
 
-def address(*, plaintext: bool) -> Kind:
+def address(*, plaintext: bool) -> SettingKind:
     """An address to listen on, or `off`; plaintext is for loopback alone (C15)."""
 
     def read(raw: object) -> ListenAddress | None:
@@ -69,10 +69,12 @@ def address(*, plaintext: bool) -> Kind:
         return ListenAddress(host, int(port))
 
     where = "a loopback HOST:PORT (it is plaintext)" if plaintext else "HOST:PORT"
-    return Kind(read, f"{where}, or {OFF}", lambda value: OFF if value is None else str(value))
+    return SettingKind(
+        read, f"{where}, or {OFF}", lambda value: OFF if value is None else str(value)
+    )
 
 
-def url() -> Kind:
+def url() -> SettingKind:
     def read(raw: object) -> str | None:
         if raw == OFF:
             return None
@@ -82,10 +84,10 @@ def url() -> Kind:
         return raw
 
     shown = f"a URL such as s3://bucket/prefix or file:///path, or {OFF}"
-    return Kind(read, shown, lambda value: OFF if value is None else str(value))
+    return SettingKind(read, shown, lambda value: OFF if value is None else str(value))
 
 
-def host_names() -> Kind:
+def host_names() -> SettingKind:
     """Names and addresses of this machine, with commas between them; nothing: none."""
 
     def read(raw: object) -> str:
@@ -96,10 +98,32 @@ def host_names() -> Kind:
             raise ValueError
         return ",".join(dict.fromkeys(names))
 
-    return Kind(read, "names or addresses such as broker.example, with commas between them")
+    return SettingKind(read, "names or addresses such as broker.example, with commas between them")
 
 
-def key_set() -> Kind:
+def text(pattern: str, allowed: str) -> SettingKind:
+    """Words of a certain shape."""
+    shape = re.compile(pattern)
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or not shape.fullmatch(raw):
+            raise ValueError
+        return raw
+
+    return SettingKind(read, allowed)
+
+
+def shut() -> SettingKind:
+    """A listener that this table never opens."""
+
+    def read(raw: object) -> None:
+        if raw != OFF:
+            raise ValueError
+
+    return SettingKind(read, f"{OFF}: it is plaintext, which is for development", lambda _: OFF)
+
+
+def key_set() -> SettingKind:
     """Public keys as JWKS spells them (RFC 7517); which kinds of keys is for who reads them."""
 
     def read(raw: object) -> str:
@@ -108,10 +132,10 @@ def key_set() -> Kind:
             raise ValueError
         return str(raw)
 
-    return Kind(read, 'a set of public keys, {"keys": […]}')
+    return SettingKind(read, 'a set of public keys, {"keys": […]}')
 
 
-def password_hash() -> Kind:
+def password_hash() -> SettingKind:
     """What is kept of a password; `quantum users add` makes it."""
 
     def read(raw: object) -> str:
@@ -119,10 +143,10 @@ def password_hash() -> Kind:
             raise ValueError
         return raw
 
-    return Kind(read, "a hash as `quantum users add` makes it")
+    return SettingKind(read, "a hash as `quantum users add` makes it")
 
 
-def count(low: int, high: int, unit: str = "") -> Kind:
+def count(low: int, high: int, unit: str = "") -> SettingKind:
     def read(raw: object) -> int:
         number = _whole(raw)
         if not low <= number <= high:
@@ -130,10 +154,10 @@ def count(low: int, high: int, unit: str = "") -> Kind:
         return number
 
     of = f" of {unit}" if unit else ""
-    return Kind(read, f"a whole number{of} from {low:,} to {high:,}")
+    return SettingKind(read, f"a whole number{of} from {low:,} to {high:,}")
 
 
-def choice(*words: str) -> Kind:
+def choice(*words: str) -> SettingKind:
     """One of a few words."""
 
     def read(raw: object) -> str:
@@ -141,10 +165,10 @@ def choice(*words: str) -> Kind:
             raise ValueError
         return str(raw)
 
-    return Kind(read, " or ".join(words))
+    return SettingKind(read, " or ".join(words))
 
 
-def size(low: int, high: int) -> Kind:
+def size(low: int, high: int) -> SettingKind:
     """Bytes; text may have a unit, as in `64 MiB`."""
 
     def read(raw: object) -> int:
@@ -154,7 +178,7 @@ def size(low: int, high: int) -> Kind:
             raise ValueError
         return number
 
-    return Kind(read, f"a size from {shown_size(low)} to {shown_size(high)}", shown_size)
+    return SettingKind(read, f"a size from {shown_size(low)} to {shown_size(high)}", shown_size)
 
 
 def shown_size(value: Value) -> str:

@@ -6,13 +6,14 @@ that is not allowed changes nothing, and the API refuses it before it is written
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from quantum.config import kinds
-from quantum.config.kinds import Kind, Value
+from quantum.config.kinds import SettingKind, Value
 from quantum.config.settings import about, kind_of, shown_default
 
 
@@ -29,7 +30,7 @@ class Takes(StrEnum):
 class LiveKey:
     """A key, where it may be set, and what it does."""
 
-    kind: Kind
+    kind: SettingKind
     takes: Takes
     about: str
     of_tenant: bool = False
@@ -119,11 +120,12 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
                 Takes.LIVE,
                 "partitions of a tenant's ring",
                 of_tenant=True,
-                default=shown_default("tenant_prgs"),
+                default="1",
             ),
         ),
     ]
 )
+USER_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 USER_PREFIX: Final = "users."
 SET: Final = "(set)"
 """What is shown of a password's hash, and what leaves it as it is where it is sent back."""

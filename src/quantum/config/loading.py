@@ -7,11 +7,11 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from quantum.config.errors import BadValue, FileUnreadable, UnknownSetting
 from quantum.config.kinds import Value
-from quantum.config.settings import NAMES, Settings, kind_of
+from quantum.config.settings import Settings, kind_of, names_of
 
 PREFIX: Final = "QUANTUM_"
 CONFIG_VARIABLE: Final = "QUANTUM_CONFIG"
@@ -19,56 +19,75 @@ _OF_OTHERS: Final = frozenset({CONFIG_VARIABLE, "QUANTUM_PURE"})
 """Variables that other parts of the project read."""
 
 DEFAULT: Final = "default"
+TableT = TypeVar("TableT", bound=Settings)
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class EffectiveSettings(Generic[TableT]):
     """The effective settings, and where each of them came from."""
 
-    settings: Settings
+    settings: TableT
     sources: Mapping[str, str]
 
     def shown(self, name: str) -> str:
         """Return a setting's value as a person would write it."""
-        return kind_of(name).show(getattr(self.settings, name))
+        return kind_of(name, type(self.settings)).show(getattr(self.settings, name))
 
 
 def load(
     flags: Mapping[str, object],
     environment: Mapping[str, str],
     file: Path | None = None,
-) -> Configuration:
+) -> EffectiveSettings[Settings]:
     """Read the configuration. A flag that is None was not given. Raises ConfigurationError.
 
     The file is `file`, else the one that QUANTUM_CONFIG names, else none.
     """
-    values: dict[str, Value] = {}
-    sources = dict.fromkeys(NAMES, DEFAULT)
+    taken = _Taken(Settings)
     if file is None and environment.get(CONFIG_VARIABLE):
         file = Path(environment[CONFIG_VARIABLE])
     if file is not None:
-        _take(values, sources, _read_file(file), lambda key: f"{file}: {key}")
-    _take(values, sources, _of_environment(environment), lambda key: PREFIX + key.upper())
+        taken.take(_read_file(file), lambda key: f"{file}: {key}")
+    taken.take(_of_environment(environment), lambda key: PREFIX + key.upper())
     given = {key: raw for key, raw in flags.items() if raw is not None}
-    _take(values, sources, given, lambda key: "--" + key.replace("_", "-"))
-    return Configuration(Settings(**values), sources)  # type: ignore[arg-type]
+    taken.take(given, lambda key: "--" + key.replace("_", "-"))
+    return taken.effective()
 
 
-def _take(
-    values: dict[str, Value],
-    sources: dict[str, str],
-    found: Mapping[str, object],
-    name_of: Callable[[str], str],
-) -> None:
-    for key, raw in found.items():
-        if key not in NAMES:
-            raise UnknownSetting(_unknown(name_of(key), key, NAMES))
-        kind = kind_of(key)
-        try:
-            values[key] = kind.read(raw)
-        except ValueError:
-            raise BadValue(f"{name_of(key)} is {raw!r}, and must be {kind.allowed}") from None
-        sources[key] = name_of(key)
+def load_file(table: type[TableT], file: Path) -> EffectiveSettings[TableT]:
+    """Read a configuration that is one file, and nothing else. Raises ConfigurationError."""
+    taken = _Taken(table)
+    taken.take(_read_file(file), lambda key: f"{file}: {key}")
+    return taken.effective()
+
+
+def keys_in(file: Path) -> frozenset[str]:
+    """Return which settings a file says something of. Raises FileUnreadable."""
+    return frozenset(_read_file(file))
+
+
+class _Taken(Generic[TableT]):
+    """What was read so far: a later source's word replaces an earlier one's."""
+
+    def __init__(self, table: type[TableT]) -> None:
+        self._table = table
+        self._names = names_of(table)
+        self._values: dict[str, Value] = {}
+        self._sources = dict.fromkeys(self._names, DEFAULT)
+
+    def take(self, found: Mapping[str, object], name_of: Callable[[str], str]) -> None:
+        for key, raw in found.items():
+            if key not in self._names:
+                raise UnknownSetting(_unknown(name_of(key), key, self._names))
+            kind = kind_of(key, self._table)
+            try:
+                self._values[key] = kind.read(raw)
+            except ValueError:
+                raise BadValue(f"{name_of(key)} is {raw!r}, and must be {kind.allowed}") from None
+            self._sources[key] = name_of(key)
+
+    def effective(self) -> EffectiveSettings[TableT]:
+        return EffectiveSettings(self._table(**self._values), self._sources)  # type: ignore[arg-type]  # each kind reads its own type
 
 
 def _read_file(file: Path) -> Mapping[str, object]:

@@ -26,7 +26,7 @@ class AdmissionLimits:
     waiting_max: int = 50_000
 
 
-class Verdict(Enum):
+class AdmissionVerdict(Enum):
     """What happens to a guest at the door."""
 
     ENTER = auto()
@@ -34,7 +34,7 @@ class Verdict(Enum):
     TURN_AWAY = auto()
 
 
-class TokenBucket:
+class RateBucket:
     """A rate with a burst: `take` succeeds `burst` times at once, then `per_second`."""
 
     __slots__ = ("_burst", "_per_second", "_seen", "_tokens")
@@ -57,12 +57,12 @@ class TokenBucket:
         return True
 
 
-class Admission(Generic[Guest]):
+class EdgeAdmission(Generic[Guest]):
     """The door of one or several listeners. Guests are told apart by identity or equality."""
 
     def __init__(self, limits: AdmissionLimits, now: float) -> None:
         self._limits = limits
-        self._bucket = TokenBucket(limits.per_second, limits.burst, now)
+        self._bucket = RateBucket(limits.per_second, limits.burst, now)
         self._waiting: dict[Guest, None] = {}
         self._inside = 0
 
@@ -75,17 +75,17 @@ class Admission(Generic[Guest]):
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def arrive(self, guest: Guest, now: float) -> Verdict:
+    def arrive(self, guest: Guest, now: float) -> AdmissionVerdict:
         """Decide about a new guest; first come, first served."""
         if self.present >= self._limits.connections_max:
-            return Verdict.TURN_AWAY
+            return AdmissionVerdict.TURN_AWAY
         if not self._waiting and self._bucket.take(now):
             self._inside += 1
-            return Verdict.ENTER
+            return AdmissionVerdict.ENTER
         if len(self._waiting) >= self._limits.waiting_max:
-            return Verdict.TURN_AWAY
+            return AdmissionVerdict.TURN_AWAY
         self._waiting[guest] = None
-        return Verdict.WAIT
+        return AdmissionVerdict.WAIT
 
     def release(self, now: float) -> list[Guest]:
         """Let in those whose turn has come, in the order of their arrival."""

@@ -3,6 +3,7 @@
 EdgeError
 ├── AddressRefused         plaintext is for loopback in development mode alone (C15)
 ├── PolicyTooOpen          a listener's policy would let strangers in, or cannot be kept
+├── DoorUnserved           a listener is wanted that nobody here speaks behind
 ├── ListenFailed           the address is taken, or not ours
 ├── CertificatesUnusable   the server's own certificate, key or authority cannot be used
 └── ClientRefused          a client that may not come in
@@ -39,6 +40,10 @@ class AddressRefused(EdgeError):
 
 class PolicyTooOpen(EdgeError):
     """What a listener is told to ask of its clients is too little, or cannot be kept."""
+
+
+class DoorUnserved(EdgeError):
+    """A listener is wanted whose protocol this build does not serve."""
 
 
 class ListenFailed(EdgeError):

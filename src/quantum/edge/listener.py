@@ -1,7 +1,7 @@
 """Listeners: sockets become handlers, with nothing per connection but one small object.
 
-`Connection` is the loop's protocol and the handler's wire in one. It has no buffer, task, future
-or timer of its own, and makes its handler when the first bytes come.
+`ListenerConnection` is the loop's protocol and the handler's wire in one. It has no buffer, task,
+future or timer of its own, and makes its handler when the first bytes come.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from clustor.runtime.containment import guarded
-from quantum.edge.admission import Verdict
+from quantum.edge.admission import AdmissionVerdict
 from quantum.edge.deadlines import NO_SLOT
 from quantum.edge.errors import AddressRefused, ClientCertificateRevoked, ListenFailed
 from quantum.edge.half_open import source_of
 from quantum.edge.lobby import Lobby
 from quantum.edge.peer import host_of, shown_address
-from quantum.edge.ports import Handler, NewHandler, Peer, Transport
+from quantum.edge.ports import ConnectionPeer, Handler, NewHandler, Transport
 
 BACKLOG: Final = 4096
 """What the kernel holds for us while a turn of the loop is long; it may cap it lower."""
@@ -29,7 +29,7 @@ HELD_BYTES_MAX: Final = 4096
 """What a connection may say while it waits at the door: more than any client's first words."""
 
 
-class Connection(asyncio.Protocol):
+class ListenerConnection(asyncio.Protocol):
     """One plaintext connection; the base of the others."""
 
     __slots__ = (
@@ -119,9 +119,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         verdict = self._listener.arrived(self)
-        if verdict is Verdict.ENTER:
+        if verdict is AdmissionVerdict.ENTER:
             self._begin()
-        elif verdict is Verdict.WAIT:
+        elif verdict is AdmissionVerdict.WAIT:
             self._held = b""
             # uvloop reads after this call whatever it says, so the pause comes a turn later.
             asyncio.get_running_loop().call_soon(self._pause_at_the_door)
@@ -207,13 +207,13 @@ class Connection(asyncio.Protocol):
         if len(self._held) > HELD_BYTES_MAX:
             self.abort()
 
-    def _open(self, peer: Peer) -> Handler:
+    def _open(self, peer: ConnectionPeer) -> Handler:
         self._handler = handler = self._listener.new_handler()
         handler.opened(self, peer)
         return handler
 
-    def _peer(self, transport: Transport) -> Peer:
-        return Peer(transport, self.address, self._listener.tenant)
+    def _peer(self, transport: Transport) -> ConnectionPeer:
+        return ConnectionPeer(transport, self.address, self._listener.tenant)
 
     def _disarm(self) -> None:
         self._listener.lobby.answered(self)
@@ -240,7 +240,7 @@ class Listener:
         new_handler: NewHandler,
         *,
         tenant: str = "",
-        connection: Callable[[Listener], Connection] = Connection,
+        connection: Callable[[Listener], ListenerConnection] = ListenerConnection,
     ) -> None:
         self.name = name
         self.lobby = lobby
@@ -248,7 +248,7 @@ class Listener:
         self.tenant = tenant
         """Whose clients come to this port; under TLS the server name decides instead."""
         self._new_connection = connection
-        self._connections: set[Connection] = set()
+        self._connections: set[ListenerConnection] = set()
         self._server: asyncio.Server | None = None
         self._emptied: asyncio.Future[None] | None = None
 
@@ -292,20 +292,20 @@ class Listener:
 
     # What connections ask of their listener.
 
-    def arrived(self, connection: Connection) -> Verdict:
+    def arrived(self, connection: ListenerConnection) -> AdmissionVerdict:
         verdict = self.lobby.arrive(connection)
-        if verdict is not Verdict.TURN_AWAY:
+        if verdict is not AdmissionVerdict.TURN_AWAY:
             self._connections.add(connection)
         return verdict
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: ListenerConnection) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
             self.lobby.leave(connection)
             if self._emptied is not None and not self._connections and not self._emptied.done():
                 self._emptied.set_result(None)
 
-    def refuse(self, connection: Connection, reason: object) -> None:
+    def refuse(self, connection: ListenerConnection, reason: object) -> None:
         self.lobby.refuse("refused %s on %s: %s", connection.address, self.name, reason)
         self.lobby.counts.revoked += isinstance(reason, ClientCertificateRevoked)
         if self.lobby.on_refusal is not None:

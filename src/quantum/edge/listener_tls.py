@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Final
 
 from clustor.runtime.containment import guarded
 from clustor.runtime.pki.peer_trust import ChainReader, Disbelief, Shown
+from clustor.wall_clock import wall_clock_ms
 from quantum.edge.errors import (
     CertificatesUnusable,
     ClientAuthorityGone,
@@ -15,10 +15,10 @@ from quantum.edge.errors import (
     ClientCertificateRevoked,
     ClientRefused,
 )
-from quantum.edge.listener import PLACE, Connection, Listener
+from quantum.edge.listener import PLACE, Listener, ListenerConnection
 from quantum.edge.lobby import Lobby
 from quantum.edge.peer import identity_of, tenant_of_identity
-from quantum.edge.ports import Expelling, NewHandler, Peer
+from quantum.edge.ports import ConnectionPeer, Expelling, NewHandler
 from quantum.edge.tls import ServerCertificates, TenantOf, TenantTrust
 from quantum.edge.tls_session import TlsSession
 
@@ -32,7 +32,7 @@ _REFUSALS: Final[dict[Disbelief, type[ClientRefused]]] = {
 }
 
 
-class TlsConnection(Connection):
+class TlsConnection(ListenerConnection):
     """One TLS connection; its TLS state is made when its first bytes come."""
 
     __slots__ = ("_is_leaving", "session", "shown")
@@ -105,15 +105,17 @@ class TlsConnection(Connection):
         if ended:
             self.close()
 
-    def _identified(self, session: TlsSession) -> Peer:
+    def _identified(self, session: TlsSession) -> ConnectionPeer:
         certificate = session.certificate()
         if certificate is None and self._listener.certificates.lets_unnamed(session.tenant):
-            return Peer("tls", self.address, session.tenant, server_name=session.server_name)
+            return ConnectionPeer(
+                "tls", self.address, session.tenant, server_name=session.server_name
+            )
         identity = identity_of(certificate)
         named = tenant_of_identity(identity.name)
         if named is None and self._listener.certificates.has_own_roots(session.tenant):
             named = session.tenant
-        return Peer(
+        return ConnectionPeer(
             "tls",
             self.address,
             session.tenant,
@@ -195,7 +197,7 @@ class TlsListener(Listener):
         """Note what a client has shown; raises ClientRefused for what OpenSSL does not know."""
         shown = session.shown(self._chains)
         if shown is not None:
-            refusal = self._refusal(session.tenant, shown, _now_ms())
+            refusal = self._refusal(session.tenant, shown, wall_clock_ms())
             if refusal is not None:
                 raise refusal
             self._next_end_ms = min(self._next_end_ms, shown.not_after_ms)
@@ -203,12 +205,12 @@ class TlsListener(Listener):
 
     def look(self) -> None:
         """Show out the clients whose certificates have ended."""
-        if _now_ms() >= self._next_end_ms:
+        if wall_clock_ms() >= self._next_end_ms:
             self.judge_again()
 
     def judge_again(self) -> None:
         """Show out whoever would not be believed now, some in each turn of the loop."""
-        now_ms = _now_ms()
+        now_ms = wall_clock_ms()
         refused: list[tuple[TlsConnection, ClientRefused]] = []
         next_end_ms = _NEVER_MS
         for connection in self._connections:
@@ -233,7 +235,3 @@ class TlsListener(Listener):
         if why is None:
             return None
         return _REFUSALS[why](why.value, certificate=f"{shown.serial:x}")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
 from typing import Final, Protocol
 
-from quantum.edge.admission import Admission, AdmissionLimits, Verdict
+from quantum.edge.admission import AdmissionLimits, AdmissionVerdict, EdgeAdmission
 from quantum.edge.deadlines import DeadlineWheel, Slot
 from quantum.edge.half_open import HalfOpen
 
@@ -90,7 +90,9 @@ class Lobby:
         self.on_refusal: Callable[[str, object], None] | None = None
         """Is told the address of a refused client, and why: for the audit log."""
         self._loop = asyncio.get_running_loop()
-        self._admission: Admission[Guest] = Admission(self.limits.admission, self._loop.time())
+        self._admission: EdgeAdmission[Guest] = EdgeAdmission(
+            self.limits.admission, self._loop.time()
+        )
         longest = max(self.limits.first_answer_seconds, self.limits.close_seconds)
         self._wheel: DeadlineWheel[Guest] = DeadlineWheel(self._turns(longest))
         places = self.limits.half_open_max
@@ -106,12 +108,12 @@ class Lobby:
         """How many connections there are, with those that wait."""
         return self._admission.present
 
-    def arrive(self, guest: Guest) -> Verdict:
+    def arrive(self, guest: Guest) -> AdmissionVerdict:
         """Ask whether a new connection may enter; one that waits is told by `admitted`."""
         verdict = self._admission.arrive(guest, self._loop.time())
-        if verdict is Verdict.ENTER:
+        if verdict is AdmissionVerdict.ENTER:
             self.counts.admitted += 1
-        elif verdict is Verdict.WAIT:
+        elif verdict is AdmissionVerdict.WAIT:
             self.counts.delayed += 1
             self._keep_turning()
         else:

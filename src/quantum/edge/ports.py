@@ -16,7 +16,7 @@ Transport: TypeAlias = Literal["tcp", "tls", "ws", "wss"]
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ConnectionPeer:
     """Who is at the other end, as far as the connection itself can tell."""
 
     transport: Transport
@@ -33,7 +33,7 @@ class Peer:
     tenant's own authority, or it was let in by a token; None: nothing says so."""
 
 
-class Wire(Protocol):
+class WirePort(Protocol):
     """What a listener gives to the protocol's handler.
 
     The handler's first `write` ends the time that a new client has for its first packet; a
@@ -65,7 +65,7 @@ class Wire(Protocol):
 class Handler(Protocol):
     """What the protocol gives to a listener, one per connection."""
 
-    def opened(self, wire: Wire, peer: Peer) -> None:
+    def opened(self, wire: WirePort, peer: ConnectionPeer) -> None:
         """Begin; the first bytes follow at once."""
 
     def received(self, data: bytes) -> None:
@@ -89,7 +89,7 @@ class Expelling(Handler, Protocol):
 NewHandler: TypeAlias = Callable[[], Handler]
 
 
-class EarlyWire(Wire, Protocol):
+class EarlyWire(WirePort, Protocol):
     """A wire for a layer between listener and handler, which speaks before the handler does."""
 
     def write_early(self, data: bytes) -> None:

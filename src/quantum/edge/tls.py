@@ -26,7 +26,7 @@ TenantOf: TypeAlias = Callable[[str | None], str | None]
 class TermsOf(Protocol):
     """Says how a tenant's clients are judged."""
 
-    def terms_of(self, tenant: str) -> Terms: ...
+    def terms_of(self, tenant: str) -> TlsTerms: ...
 
 
 class ClientAuth(StrEnum):
@@ -66,7 +66,7 @@ class TenantTrust:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class TlsTerms:
     """How the handshakes of some clients are judged, and their connections afterwards."""
 
     context: ssl.SSLContext
@@ -98,7 +98,7 @@ class ServerCertificates:
         self._wishes: dict[str, TenantTrust] = {}
         self._without: frozenset[str] = frozenset()
         """Tenants whose clients may come without a certificate."""
-        self._tenants: dict[str, Terms] = {}
+        self._tenants: dict[str, TlsTerms] = {}
         self.secrets = SecretsFile() if own_records else None
         """Where handshakes tell their secrets; None: they tell nobody, and OpenSSL does all."""
         self.terms = self._read()
@@ -155,15 +155,15 @@ class ServerCertificates:
             self._wishes = before
             raise
 
-    def terms_of(self, tenant: str) -> Terms:
+    def terms_of(self, tenant: str) -> TlsTerms:
         """Return how a tenant's clients are judged."""
         return self._tenants.get(tenant, self.terms)
 
-    def _read(self) -> Terms:
+    def _read(self) -> TlsTerms:
         with _telling(self._files[0]):
             context = self._context()
             self._load_common(context)
-            return Terms(context, read_trust(self._files[2], self._revocations))
+            return TlsTerms(context, read_trust(self._files[2], self._revocations))
 
     def _load_common(self, context: ssl.SSLContext) -> None:
         context.load_verify_locations(self._files[2])
@@ -171,29 +171,29 @@ class ServerCertificates:
             context.load_verify_locations(self._revocations)
             context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
 
-    def _for_tenant(self, common: Terms, tenant: str) -> Terms:
+    def _for_tenant(self, common: TlsTerms, tenant: str) -> TlsTerms:
         wish = self._wishes.get(tenant, TenantTrust())
         if wish.is_unusable:
             return self._for_nobody(tenant)
         trust = replace(common.trust, revoked_of_any=wish.revoked)
         if not wish.roots and tenant not in self._without:
-            return Terms(common.context, trust)
+            return TlsTerms(common.context, trust)
         with _telling(self._files[0]):
             context = self._context()
             self._let_unnamed(context, tenant)
             if not wish.roots:
                 self._load_common(context)
-                return Terms(context, trust)
+                return TlsTerms(context, trust)
             context.load_verify_locations(cadata="".join(wish.roots))
             roots = x509.load_pem_x509_certificates("".join(wish.roots).encode())
-            return Terms(context, trust_in(roots, revoked_of_any=wish.revoked))
+            return TlsTerms(context, trust_in(roots, revoked_of_any=wish.revoked))
 
-    def _for_nobody(self, tenant: str) -> Terms:
+    def _for_nobody(self, tenant: str) -> TlsTerms:
         """Believe no certificate; a token is another matter, where the tenant has keys for it."""
         with _telling(self._files[0]):
             context = self._context()
             self._let_unnamed(context, tenant)
-            return Terms(context, trust_in(()))
+            return TlsTerms(context, trust_in(()))
 
     def _let_unnamed(self, context: ssl.SSLContext, tenant: str) -> None:
         """Let clients come without a certificate where tokens are asked for."""

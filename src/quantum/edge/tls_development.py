@@ -19,26 +19,25 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clustor.runtime.errors import CertificateUnusable
 from clustor.runtime.pki.authority_change import (
-    Phase,
+    AuthorityPhase,
     authority_for,
     begin_rollover,
     finish_rollover,
     phase_of,
     switch_rollover,
 )
-from clustor.runtime.pki.authority_change_development import Standing, standing_of
+from clustor.runtime.pki.authority_change_development import AuthorityChange, standing_of
+from clustor.runtime.pki.certificate_files import load_certificate, replace_file
 from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
     REVOCATION_FILE,
-    Authority,
     ClusterId,
+    DevelopmentAuthority,
     create_authority,
     host_name,
     issue_certificate,
     load_authority,
-    load_certificate,
-    replace_file,
 )
 from clustor.runtime.pki.revocation import revoke_certificate
 from quantum.edge.errors import CertificatesUnusable
@@ -141,7 +140,7 @@ def revoke_client(data: Path, certificate: Path, now: datetime) -> int:
     return found.serial_number
 
 
-def clients_standing(data: Path) -> Standing:
+def clients_standing(data: Path) -> AuthorityChange:
     """Look at the authority of the listener and its clients. Raises CertificatesUnusable."""
     directory = pki_directory(data)
     files = {"listener": directory / SERVER_FILE}
@@ -162,7 +161,7 @@ def begin_clients(data: Path, now: datetime) -> None:
 def switch_clients(data: Path, now: datetime) -> None:
     """Let the next authority sign, and renew the listener's certificate."""
     with _telling():
-        if phase_of(pki_directory(data)) is not Phase.SWITCHED:
+        if phase_of(pki_directory(data)) is not AuthorityPhase.SWITCHED:
             switch_rollover(pki_directory(data), TRUST_DOMAIN)
     if (pki_directory(data) / SERVER_FILE).exists():
         renew_server(data, now)
@@ -247,7 +246,7 @@ def issue_client(
     return ClientFiles(certificate, key, directory / AUTHORITY_FILE, identity, issued.not_after)
 
 
-def _authority(directory: Path, now: datetime) -> Authority:
+def _authority(directory: Path, now: datetime) -> DevelopmentAuthority:
     path = directory / AUTHORITY_FILE
     if path.exists():
         authority = load_authority(directory, TRUST_DOMAIN)

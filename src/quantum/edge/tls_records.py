@@ -73,7 +73,7 @@ def expand_label(suite: Suite, secret: bytes, label: bytes, length: int) -> byte
     return hmac.digest(secret, info + b"\x01", suite.digest)[:length]
 
 
-class Keys:
+class RecordKeys:
     """One direction's key: its cipher, and the number that the next record has under it."""
 
     __slots__ = ("_iv", "_secret", "_suite", "cipher", "sequence")
@@ -111,8 +111,8 @@ class TlsRecords:
         self, suite: Suite, *, read_secret: bytes, write_secret: bytes, rest: bytes = b""
     ) -> None:
         """Begin behind a handshake; `rest` is what the peer sent behind it."""
-        self._read = Keys(suite, read_secret)
-        self._write = Keys(suite, write_secret)
+        self._read = RecordKeys(suite, read_secret)
+        self._write = RecordKeys(suite, write_secret)
         self._rest = rest
         """The beginning of a record: never more than one, once something was received."""
         self._useless = 0

@@ -24,6 +24,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 AUDIENCE: Final = "quantumqtt"
 SCOPE: Final = "mqtt.connect"
+BEARER_AUDIENCE: Final = "quantum"
+KAFKA_SCOPE: Final = "kafka.connect"
 BINDING_MISMATCH: Final = "TOKEN_BINDING_MISMATCH"
 TOKEN_BYTES_MAX: Final = 8 << 10
 LIFETIME_SECONDS_MAX: Final = 24 * 3600
@@ -89,6 +91,16 @@ class _Claims(msgspec.Struct, frozen=True):
     auth_epoch: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
 
 
+class _BearerClaims(msgspec.Struct, frozen=True):
+    sub: str
+    exp: int
+    tenant_id: str
+    scope: str
+    aud: str | list[str]
+    nbf: int = 0
+    auth_epoch: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
+
+
 class _Jwk(msgspec.Struct, frozen=True):
     kty: str
     kid: str
@@ -110,10 +122,26 @@ def confirmation_of(nonce: bytes) -> str:
     return encode_base64url(hashlib.sha256(nonce).digest())
 
 
-def check_token(
-    token: bytes, keys: Mapping[str, PublicKey], claim: Claim, now_seconds: int
+def check_bearer(
+    token: bytes, keys: Mapping[str, PublicKey], claim: Claim, scope: str, now_seconds: int
 ) -> Granted:
-    """Return whom a token names, if everything about it fits; raises TokenRefused."""
+    """Return whom a bearer's token names (RFC 7628: SASL has no nonce); raises TokenRefused.
+
+    It is for one tenant and one scope; the claim's client and nonce are not looked at, so it is
+    only to be asked for under TLS.
+    """
+    claims = _read_signed(token, keys, _BearerClaims)
+    _check_time(claims, now_seconds)
+    audience = [claims.aud] if isinstance(claims.aud, str) else claims.aud
+    meant = BEARER_AUDIENCE in audience and scope in claims.scope.split() and bool(claims.sub)
+    if not meant or claims.tenant_id != claim.tenant_id:
+        raise TokenRefused(BINDING_MISMATCH, "the token is not for this tenant and protocol")
+    if claims.auth_epoch < claim.auth_epoch:
+        raise TokenRefused("TOKEN_EPOCH_OLD", "the tenant asks for newer tokens")
+    return Granted(claims.sub, claims.exp, claims.auth_epoch)
+
+
+def _read_signed(token: bytes, keys: Mapping[str, PublicKey], kind: type[Any]) -> Any:
     if len(token) > TOKEN_BYTES_MAX:
         raise TokenRefused("TOKEN_MALFORMED", "the token is too large")
     pieces = token.split(b".")
@@ -121,7 +149,14 @@ def check_token(
         raise TokenRefused("TOKEN_MALFORMED", "this is no token")
     head, content, signature = (_decode_piece(piece) for piece in pieces)
     _check_signature(_decode(head, _Head), keys, pieces[0] + b"." + pieces[1], signature)
-    claims = _decode(content, _Claims)
+    return _decode(content, kind)
+
+
+def check_token(
+    token: bytes, keys: Mapping[str, PublicKey], claim: Claim, now_seconds: int
+) -> Granted:
+    """Return whom a token names, if everything about it fits; raises TokenRefused."""
+    claims = _read_signed(token, keys, _Claims)
     _check_time(claims, now_seconds)
     _check_binding(claims, claim)
     if claims.auth_epoch < claim.auth_epoch:
@@ -153,7 +188,7 @@ def _require(holds: bool) -> None:
         raise InvalidSignature
 
 
-def _check_time(claims: _Claims, now_seconds: int) -> None:
+def _check_time(claims: _Claims | _BearerClaims, now_seconds: int) -> None:
     if now_seconds >= claims.exp:
         raise TokenRefused("TOKEN_EXPIRED", "the token has ended")
     if now_seconds + SKEW_SECONDS < claims.nbf:

@@ -19,7 +19,15 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from quantum.edge.ports import EarlyWire, Expelling, Handler, NewHandler, Peer, Transport, Wire
+from quantum.edge.ports import (
+    ConnectionPeer,
+    EarlyWire,
+    Expelling,
+    Handler,
+    NewHandler,
+    Transport,
+    WirePort,
+)
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 _PONG_BYTES_MAX: Final = 16 << 10
@@ -58,7 +66,7 @@ class WebSocket:
     )
 
     _wire: EarlyWire
-    _peer: Peer
+    _peer: ConnectionPeer
 
     def __init__(self, new_handler: NewHandler, limits: WebSocketLimits) -> None:
         self._new_handler = new_handler
@@ -78,7 +86,7 @@ class WebSocket:
 
     # What the listener calls.
 
-    def opened(self, wire: Wire, peer: Peer) -> None:
+    def opened(self, wire: WirePort, peer: ConnectionPeer) -> None:
         self._wire = cast("EarlyWire", wire)
         self._peer = replace(peer, transport=_WITH_TLS[peer.transport])
 

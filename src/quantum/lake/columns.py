@@ -15,7 +15,7 @@ from quantum.lake.schema import GAP, LOGGED, MESSAGE, SCHEMA_VERSION, WILL, arro
 NO_SEQUENCE: Final = -1
 
 
-class Run(NamedTuple):
+class RowRun(NamedTuple):
     """What rows of one command share. `forward_from` is added to a row's number in it."""
 
     rows: int
@@ -31,12 +31,14 @@ class Run(NamedTuple):
 class SharedColumns:
     """The columns that follow from runs and numbers."""
 
-    def __init__(self, prg: PrgId, runs: list[Run], numbers: list[int], *, is_exact: bool) -> None:
+    def __init__(
+        self, prg: PrgId, runs: list[RowRun], numbers: list[int], *, is_exact: bool
+    ) -> None:
         self._prg = prg
         self._is_exact = is_exact
         self._numbers = np.asarray(numbers, np.int64)
-        table = np.asarray(runs, np.int64).reshape(len(runs), len(Run._fields))
-        self._runs = {name: table[:, nth] for nth, name in enumerate(Run._fields)}
+        table = np.asarray(runs, np.int64).reshape(len(runs), len(RowRun._fields))
+        self._runs = {name: table[:, nth] for nth, name in enumerate(RowRun._fields)}
 
     def _each(self, name: str) -> Any:
         """Spread what runs share over their rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from quantum.archive.types import Piece, PrgId
+from quantum.archive.types import LogPiece, PrgId
 
 INDEX_MAX: Final = (1 << 63) - 1
 
@@ -34,7 +34,7 @@ class Filters:
             self.prgs is None or prg.number in self.prgs
         )
 
-    def wants_piece(self, piece: Piece) -> bool:
+    def wants_piece(self, piece: LogPiece) -> bool:
         """Say whether a piece may hold anything wanted; without known times it always may."""
         if piece.last < self.index_min or piece.first > self.index_max:
             return False

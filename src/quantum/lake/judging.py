@@ -55,7 +55,7 @@ PARTS_ENTRIES_MAX: Final = 64
 """Over how many entries the parts of one message go, at the most."""
 
 
-class Verdict(NamedTuple):
+class CommandVerdict(NamedTuple):
     """Of a command's records those from number `first` on are messages, but for `refused`."""
 
     first: int
@@ -63,7 +63,7 @@ class Verdict(NamedTuple):
 
 
 NOBODY: Final[frozenset[int]] = frozenset()
-ALL: Final = Verdict(0, NOBODY)
+ALL: Final = CommandVerdict(0, NOBODY)
 
 SaidWill = tuple[int, Message]
 """When a will was said, and what it says."""
@@ -126,7 +126,7 @@ class Judge(Protocol):
         """See an entry before the first that is shown."""
         ...
 
-    def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]: ...
+    def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[CommandVerdict | None]: ...
 
 
 def tag_of(data: bytes) -> int:
@@ -161,7 +161,7 @@ class ReplayJudge(Broker):
 
     def __init__(self, settings: BrokerSettings) -> None:
         super().__init__(settings)
-        self._verdicts: list[Verdict | None] = []
+        self._verdicts: list[CommandVerdict | None] = []
         self.whole: list[bytes] = []
         self.wills: list[SaidWill] = []
         self.stream: bytes | None = None
@@ -172,7 +172,7 @@ class ReplayJudge(Broker):
     def learn(self, index: int, commands: Sequence[bytes]) -> None:
         self.judge(index, commands)
 
-    def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]:
+    def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[CommandVerdict | None]:
         self._verdicts, self.whole = [], []
         self.captured, self.will_offsets = [], []
         said: list[SaidWill] = []
@@ -193,7 +193,7 @@ class ReplayJudge(Broker):
         self._note(data, verdict)
         return reply
 
-    def _note(self, data: bytes, verdict: Verdict | None) -> None:
+    def _note(self, data: bytes, verdict: CommandVerdict | None) -> None:
         self.whole.append(data)
         self._verdicts.append(verdict)
         captured = NOT_CAPTURED if self.stream is None else self._captured_of(self.stream)
@@ -209,7 +209,7 @@ class ReplayJudge(Broker):
             return NOT_CAPTURED
         return Captured(stream.next_offset, records)
 
-    def _command(self, tag: int, data: bytes) -> tuple[Verdict | None, bytes]:
+    def _command(self, tag: int, data: bytes) -> tuple[CommandVerdict | None, bytes]:
         command = decode_known(data) if tag in (PUBLISH_ONCE_TAG, CHANNEL_ITEMS_TAG) else None
         if isinstance(command, PublishOnce):
             known = [self._is_known(record) for record in command.records]
@@ -218,10 +218,10 @@ class ReplayJudge(Broker):
         verdict = None
         if isinstance(command, ChannelItems) and takes_items(self.state, command.origin):
             counted = self.state.channels.counted.get(command.origin, 0)
-            verdict = Verdict(0, counted_again(command.sequences, counted))
+            verdict = CommandVerdict(0, counted_again(command.sequences, counted))
         return verdict, super()._apply(data)
 
-    def _packed(self, data: bytes) -> tuple[Verdict | None, bytes]:
+    def _packed(self, data: bytes) -> tuple[CommandVerdict | None, bytes]:
         head, first = packed_head(data), 0
         if head is not None and head.origin != OWN_ORIGIN:
             if not is_peer(self.state, head.origin):
@@ -233,7 +233,7 @@ class ReplayJudge(Broker):
         reply = super()._apply(data)
         if head is None or reply == NOT_COUNTED:
             return None, reply
-        return Verdict(first, _refused(reply)) if reply or first else ALL, reply
+        return CommandVerdict(first, _refused(reply)) if reply or first else ALL, reply
 
     def _is_known(self, record: bytes) -> bool:
         """Say whether a publish of this packet id is open already."""
@@ -241,7 +241,7 @@ class ReplayJudge(Broker):
         session = None if message is None else self.state.sessions.get(message.client_id)
         return message is not None and session is not None and message.packet_id in session.received
 
-    def _once(self, command: PublishOnce, known: list[bool], reply: bytes) -> Verdict:
+    def _once(self, command: PublishOnce, known: list[bool], reply: bytes) -> CommandVerdict:
         refused = set(_refused(reply))
         taken: set[tuple[bytes, int]] = set()
         for number, record in enumerate(command.records):
@@ -253,7 +253,7 @@ class ReplayJudge(Broker):
             if known[number] or exchange in taken or owner != self.settings.prg:
                 refused.add(number)
             taken.add(exchange)
-        return Verdict(0, refused)
+        return CommandVerdict(0, refused)
 
 
 def _refused(reply: bytes) -> Set[int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from clustor.log import KeyRing
+from clustor.log.keys import KeyRing
 from quantum.archive.types import PrgId
 from quantum.lake.archive import DirectoryKeys, EnvironmentKeys, KeyProvider
 from quantum.lake.options import keys_named

@@ -27,8 +27,8 @@ from quantum.lake.judging import (
     PUBLISH_ONCE_TAG,
     RELEASE_TAG,
     Captured,
+    CommandVerdict,
     SaidWill,
-    Verdict,
     count_records,
     counted_again,
     decode_known,
@@ -88,7 +88,7 @@ class LooseJudge:
         for data in commands:
             self._whole(data)
 
-    def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]:
+    def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[CommandVerdict | None]:
         del index
         self.is_cut = False
         self.whole = [self._whole(data) for data in commands]
@@ -108,7 +108,7 @@ class LooseJudge:
                 return b"" if whole is None or tag_of(whole) == PART_TAG else whole
         return data
 
-    def _judge(self, data: bytes) -> Verdict | None:
+    def _judge(self, data: bytes) -> CommandVerdict | None:
         tag = tag_of(data)
         if tag == 0:
             return self._packed(data)
@@ -116,7 +116,7 @@ class LooseJudge:
             return None
         match decode_known(data):
             case PublishOnce(now_ms=now_ms, records=records):
-                return Verdict(0, self._once(now_ms, records))
+                return CommandVerdict(0, self._once(now_ms, records))
             case Release(releases=releases):
                 for release in releases:
                     self._open.pop(release, None)
@@ -125,10 +125,10 @@ class LooseJudge:
                     return ALL
                 counted = self._counted.get(origin, 0)
                 self._counted[origin] = max([counted, *sequences])
-                return Verdict(0, counted_again(sequences, counted))
+                return CommandVerdict(0, counted_again(sequences, counted))
         return None
 
-    def _packed(self, data: bytes) -> Verdict | None:
+    def _packed(self, data: bytes) -> CommandVerdict | None:
         head = packed_head(data)
         if head is None:
             return None
@@ -142,7 +142,7 @@ class LooseJudge:
         first, last = head.first_sequence, head.first_sequence + count_records(data) - 1
         lowest, counters = counted_from(counters, first, last)
         self._counters[head.origin] = (head.origin_term, counters)
-        return None if lowest is None else Verdict(lowest + 1 - first, NOBODY)
+        return None if lowest is None else CommandVerdict(lowest + 1 - first, NOBODY)
 
     def _once(self, now_ms: int, records: list[bytes]) -> set[int]:
         refused: set[int] = set()

@@ -38,7 +38,7 @@ from typing import Final
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.offsets import Offsets
 from quantum.lake.opening import CLUSTER
-from quantum.lake.planner import Cutting, Limits, OnGap
+from quantum.lake.planner import BatchLimits, Cutting, OnGap
 from quantum.lake.refusals import BadOption
 from quantum.lake.schema import SCHEMA_VERSION, check_version, chosen
 
@@ -76,7 +76,7 @@ class SourceOptions:
     starting: str | Offsets = FIRST
     ending: Offsets | None = None
     filters: Filters = NO_FILTERS
-    limits: Limits = Limits()
+    limits: BatchLimits = BatchLimits()
     cutting: Cutting = Cutting()
     columns: tuple[str, ...] | None = None
     version: int = SCHEMA_VERSION
@@ -112,7 +112,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         starting=_starting(options.get("startingoffsets", FIRST)),
         ending=_ending(options.get("endingoffsets", LATEST)),
         filters=_filters(options),
-        limits=Limits(
+        limits=BatchLimits(
             _number(options, "maxrecordspertrigger"),
             _number(options, "maxbytespertrigger"),
             _number(options, "maxfilespertrigger"),

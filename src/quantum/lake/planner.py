@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from quantum.archive.types import Bounds, Piece, PrgId
+from quantum.archive.types import Bounds, LogPiece, PrgId
 from quantum.lake.errors import LogGone
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.offsets import Offsets
@@ -35,7 +35,7 @@ class OnGap(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """How much one batch may take in; None is no limit. Records are log entries, files pieces."""
 
     records: int | None = None
@@ -93,7 +93,7 @@ HighWater = Mapping[PrgId, Offer]
 def plan(  # noqa: PLR0917  # what it needs
     start: Offsets,
     high_water: HighWater,
-    limits: Limits,
+    limits: BatchLimits,
     filters: Filters = NO_FILTERS,
     cutting: Cutting = Cutting(),  # noqa: B008  # a frozen value
     on_gap: OnGap = OnGap.FAIL,
@@ -108,7 +108,7 @@ def plan(  # noqa: PLR0917  # what it needs
 
 
 def admit(
-    start: Offsets, high_water: HighWater, limits: Limits, filters: Filters = NO_FILTERS
+    start: Offsets, high_water: HighWater, limits: BatchLimits, filters: Filters = NO_FILTERS
 ) -> Offsets:
     """Return how far the next batch goes; `start` itself where there is nothing new.
 
@@ -142,7 +142,9 @@ def _check_ahead(prg: PrgId, read: int, bounds: Bounds) -> None:
         )
 
 
-def _limited(start: Offsets, waiting: Mapping[PrgId, Offer], limits: Limits) -> dict[PrgId, int]:
+def _limited(
+    start: Offsets, waiting: Mapping[PrgId, Offer], limits: BatchLimits
+) -> dict[PrgId, int]:
     """Return how far each partition may go; at least one of them moves. A gap costs nothing."""
     read = {prg: _behind_gap(offer.bounds, start[prg]) for prg, offer in waiting.items()}
     last = {prg: offer.bounds.last for prg, offer in waiting.items()}
@@ -187,7 +189,7 @@ def _shares(limit: int, weights: Mapping[PrgId, int]) -> dict[PrgId, int]:
     return shares
 
 
-def _pieces(bounds: Bounds, read: int) -> Sequence[Piece]:
+def _pieces(bounds: Bounds, read: int) -> Sequence[LogPiece]:
     return [piece for piece in bounds.pieces if piece.last > read]
 
 
@@ -213,11 +215,11 @@ def _reach(bounds: Bounds, read: int, size: int) -> int:
     return bounds.last
 
 
-def _length(piece: Piece) -> int:
+def _length(piece: LogPiece) -> int:
     return piece.last - piece.first + 1
 
 
-def _bytes_of(piece: Piece, first: int, last: int) -> int:
+def _bytes_of(piece: LogPiece, first: int, last: int) -> int:
     """Estimate the bytes of a part of a piece; a piece's entries count as equally long."""
     return -(-piece.bytes * (last - first + 1) // _length(piece))
 

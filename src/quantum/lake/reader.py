@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from clustor.log.types import Entry
 from clustor.replica.header import split_header
-from clustor.snapshot.errors import SnapshotError
+from clustor.snapshot.errors import SnapshotFailure
 from quantum.archive.types import IndexRange, PrgId
 from quantum.broker import SnapshotUnusable
 from quantum.lake.archive import LogSource
@@ -146,7 +146,7 @@ def _restore(source: LogSource, prg: PrgId, base_index: int, judge: ReplayJudge)
             try:
                 _, content = split_header(source.open_snapshot(ref))
                 judge.restore(content)
-            except (SnapshotError, SnapshotUnusable) as error:
+            except (SnapshotFailure, SnapshotUnusable) as error:
                 raise EntryUnreadable(str(error), prg=prg, index=base_index) from error
             return
     raise LogGone(

@@ -1,7 +1,7 @@
 """From entries to columns: the messages of a log as Arrow record batches. Pure.
 
 Columns are collected, not rows: of a publish only what was asked for is looked at, its bytes go
-straight into Arrow, and what is the same for a whole command is kept once for it (`Run`). The
+straight into Arrow, and what is the same for a whole command is kept once for it (`RowRun`). The
 records of packed publishes are what there is most of, so `_add_packed` spells `decode_record` out,
 and stops at the same byte as the broker does (a test compares them).
 
@@ -38,7 +38,7 @@ from quantum.broker.message import (
 )
 from quantum.lake.columns import (
     NO_SEQUENCE,
-    Run,
+    RowRun,
     SharedColumns,
     guessed_protocols,
     protocols,
@@ -47,9 +47,9 @@ from quantum.lake.columns import (
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.judging import (
     NOT_CAPTURED,
+    CommandVerdict,
     Judge,
     ReplayJudge,
-    Verdict,
     count_records,
     decode_known,
     packed_head,
@@ -102,7 +102,7 @@ class RowBuilder:
         self._clear()
 
     def _clear(self) -> None:
-        self._runs: list[Run] = []
+        self._runs: list[RowRun] = []
         self._numbers: list[int] = []  # of each row: which record of its command it is
         self._flags: list[int] = []
         self._epochs: list[int] = []
@@ -163,7 +163,7 @@ class RowBuilder:
                 offset = self._judge.will_offsets[nth]
                 if offset is None:
                     continue
-            self._add_record(Run(1, index, now_ms, *place), message.record, offset=offset)
+            self._add_record(RowRun(1, index, now_ms, *place), message.record, offset=offset)
 
     @contextmanager
     def _while_applying(self, entry: Entry) -> Iterator[None]:
@@ -178,7 +178,9 @@ class RowBuilder:
         except ValueError as error:
             raise EntryUnreadable(str(error), prg=self._prg, index=entry.index) from None
 
-    def _on_packed(self, index: int, sub_from: int, data: bytes, verdict: Verdict | None) -> int:
+    def _on_packed(
+        self, index: int, sub_from: int, data: bytes, verdict: CommandVerdict | None
+    ) -> int:
         """Take packed publishes; return how many records there are."""
         head = packed_head(data)
         if head is None:
@@ -195,11 +197,11 @@ class RowBuilder:
             origin = self._prg.number if own else head.origin
             term = NO_SEQUENCE if own else head.origin_term
             forward_from = NO_SEQUENCE if own else head.first_sequence
-            run = Run(taken, index, head.now_ms, origin, term, forward_from, sub_from)
+            run = RowRun(taken, index, head.now_ms, origin, term, forward_from, sub_from)
             self._runs.append(run)
         return records
 
-    def _add_packed(self, data: bytes, verdict: Verdict) -> int:
+    def _add_packed(self, data: bytes, verdict: CommandVerdict) -> int:
         """Walk the records as `quantum.broker.publishing._publish_all` does."""
         first, refused = verdict
         checks_topic, wants = self._filters.is_about_topics, self._filters.wants_topic
@@ -242,7 +244,9 @@ class RowBuilder:
             pass  # cut short, for the broker at the same byte
         return number
 
-    def _add_packed_captured(self, index: int, sub_from: int, data: bytes, verdict: Verdict) -> int:
+    def _add_packed_captured(
+        self, index: int, sub_from: int, data: bytes, verdict: CommandVerdict
+    ) -> int:
         """Take those packed publishes that the stream kept, one by one."""
         head = packed_head(data)
         assert head is not None
@@ -256,11 +260,11 @@ class RowBuilder:
             if number >= verdict.first and number not in verdict.refused:
                 sequence = NO_SEQUENCE if own else head.first_sequence + number
                 place = (origin, term, sequence, sub_from + number)
-                self._add_captured(Run(1, index, head.now_ms, *place), record)
+                self._add_captured(RowRun(1, index, head.now_ms, *place), record)
             number += 1
         return records
 
-    def _add_captured(self, run: Run, record: bytes, *, may_be_will: bool = False) -> None:
+    def _add_captured(self, run: RowRun, record: bytes, *, may_be_will: bool = False) -> None:
         """Take a record that stands alone; where a stream is asked for, if that kept it."""
         offset = None
         if self._filters.stream is not None:
@@ -269,12 +273,12 @@ class RowBuilder:
                 return
         self._add_record(run, record, may_be_will=may_be_will, offset=offset)
 
-    def _on_command(self, index: int, sub_from: int, data: bytes, verdict: Verdict) -> int:
+    def _on_command(self, index: int, sub_from: int, data: bytes, verdict: CommandVerdict) -> int:
         command = decode_known(data)
         if isinstance(command, PublishOnce):
             for number, record in enumerate(command.records):
                 if number not in verdict.refused:
-                    run = Run(
+                    run = RowRun(
                         1,
                         index,
                         command.now_ms,
@@ -289,7 +293,9 @@ class RowBuilder:
             return self._on_items(index, sub_from, command, verdict)
         return 0
 
-    def _on_items(self, index: int, sub_from: int, command: ChannelItems, verdict: Verdict) -> int:
+    def _on_items(
+        self, index: int, sub_from: int, command: ChannelItems, verdict: CommandVerdict
+    ) -> int:
         forwards = 0
         for number, (sequence, item) in enumerate(
             zip(command.sequences, command.items, strict=False)
@@ -298,7 +304,7 @@ class RowBuilder:
             if record is None:
                 continue
             if number not in verdict.refused:
-                run = Run(
+                run = RowRun(
                     1,
                     index,
                     command.now_ms,
@@ -312,7 +318,7 @@ class RowBuilder:
         return forwards
 
     def _add_record(
-        self, run: Run, record: bytes, *, may_be_will: bool = False, offset: int | None = None
+        self, run: RowRun, record: bytes, *, may_be_will: bool = False, offset: int | None = None
     ) -> None:
         """Take a record that stands alone. A forwarded will has no packet id, whatever its QoS."""
         try:

@@ -14,8 +14,8 @@ from quantum.broker import BrokerSettings
 from quantum.lake.archive import LogSource
 from quantum.lake.archive.directory_source import DirectorySource
 from quantum.lake.errors import BadAddress
-from quantum.node.replaying import broker_settings
 from quantum.tenants.broker_file import BROKER_FILE, TenantEntry, read_broker_file
+from quantum.tenants.partition_settings import broker_settings
 
 
 def tenant_entry(source: LogSource, prg: PrgId, broker: str | None) -> TenantEntry | None:

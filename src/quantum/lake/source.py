@@ -44,13 +44,13 @@ from quantum.lake.known_states import KnownStates
 from quantum.lake.offsets import Offsets
 from quantum.lake.opening import open_source
 from quantum.lake.options import APPLIED, EARLIEST, LATEST, SourceOptions, parse_options
-from quantum.lake.planner import Limits, Offer, OnGap, Task, admit, cut, gone, up_to
+from quantum.lake.planner import BatchLimits, Offer, OnGap, Task, admit, cut, gone, up_to
 from quantum.lake.pushdown import push
 from quantum.lake.reader import confirm_gone, offer_of, read_task
 from quantum.lake.refusals import BadOption
 from quantum.lake.schema import arrow_schema, chosen, spark_ddl
 
-NO_LIMITS = Limits()
+NO_LIMITS = BatchLimits()
 NOTHING_READ = Offsets()
 ROW = OnGap.ROW
 _KNOWN_STATES = KnownStates()
@@ -242,7 +242,7 @@ class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offers = {prg: up_to(offers[prg], self._target[prg], read[prg]) for prg in offers}
         return admit(read, offers, self._limits(limit), self._options.filters).to_document()
 
-    def _limits(self, limit: ReadLimit) -> Limits:
+    def _limits(self, limit: ReadLimit) -> BatchLimits:
         """Spark hands over one limit of ours, or says that there is none for this trigger."""
         return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._options.limits
 

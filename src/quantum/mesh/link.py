@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from quantum.broker.queues import QueueEntry, Settlement
 from quantum.edge.ports import Transport
 
 
@@ -63,7 +64,7 @@ class RelayExpelled(_Said, tag=20):
     why: str
 
 
-class Forwarded(_Said, tag=5):
+class ForwardedPublishes(_Said, tag=5):
     """Publishes for the owner of their topics, numbered from `first`."""
 
     tenant: str
@@ -153,13 +154,106 @@ class SlowDown(_Said, tag=13):
     slow: bool
 
 
+class AskedCommand(_Said, tag=14):
+    """A section's command for a partition that the receiver leads; `number` is the sender's."""
+
+    tenant: str
+    prg: int
+    number: int
+    command: bytes
+
+
+class AnsweredCommand(_Said, tag=15):
+    """The reply to an `AskedCommand`; None: nobody knows, or the sender does not lead."""
+
+    tenant: str
+    prg: int
+    number: int
+    reply: bytes | None
+
+
+class QueueAttach(_Said, tag=24):
+    """A receiver of the sender wants messages of a queue that the receiver leads.
+
+    `held` are messages that an earlier leader gave it, and `said` what it has said of them.
+    """
+
+    tenant: str
+    prg: int
+    link: int  # the sender's number of this attachment
+    queue: bytes
+    mode: int
+    selector: str
+    held: list[int]
+    said: list[Settlement]
+    not_from: bytes = b""
+    terminus: bytes = b""
+
+
+class QueueCredit(_Said, tag=25):
+    """So many messages may be given in all; `taken` have left for the client."""
+
+    tenant: str
+    prg: int
+    link: int
+    limit: int
+    taken: int
+    drain: int  # another number than before: say when nothing more is there
+
+
+class QueueDetach(_Said, tag=26):
+    """The receiver is gone; `failed`: what it held counts as a failed delivery."""
+
+    tenant: str
+    prg: int
+    link: int
+    failed: bool
+
+
+class QueueSettles(_Said, tag=27):
+    """What a receiver says of messages."""
+
+    tenant: str
+    prg: int
+    link: int
+    said: list[Settlement]
+
+
+class QueueDeliveries(_Said, tag=28):
+    """Messages for a receiver."""
+
+    tenant: str
+    prg: int
+    link: int
+    deliveries: list[tuple[QueueEntry, bytes]]
+
+
+class QueueSettled(_Said, tag=29):
+    """What was said of these messages is durable, or has no meaning any more."""
+
+    tenant: str
+    prg: int
+    link: int
+    numbers: list[int]
+
+
+class QueueTold(_Said, tag=30):
+    """Nothing more is there for a drain of this number; or, with a reason, the attachment ends."""
+
+    tenant: str
+    prg: int
+    link: int
+    drained: int
+    ended: int
+
+
 Said: TypeAlias = (
     RelayOpen
     | RelayData
     | RelayEnd
     | RelayTaken
     | RelayExpelled
-    | Forwarded
+    | ForwardedPublishes
     | ForwardsDone
     | Unlogged
     | UnloggedDeliver
@@ -168,6 +262,15 @@ Said: TypeAlias = (
     | ItemsTaken
     | ForwardsHeld
     | SlowDown
+    | AskedCommand
+    | AnsweredCommand
+    | QueueAttach
+    | QueueCredit
+    | QueueDetach
+    | QueueSettles
+    | QueueDeliveries
+    | QueueSettled
+    | QueueTold
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
-from quantum.edge.ports import Expelling, Handler, Wire
+from quantum.edge.ports import Expelling, Handler, WirePort
 from quantum.mesh import link
 from quantum.partition.leader import PartitionLeader
 
@@ -65,7 +65,7 @@ class RelayEntry:
     def __init__(  # noqa: PLR0917  # a relay is all of these
         self,
         service: RelayHost,
-        wire: Wire,
+        wire: WirePort,
         prg: PartitionLeader,
         node: int,
         number: int,

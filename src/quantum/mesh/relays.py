@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from quantum.edge.ports import Handler, Peer, Wire
+from quantum.edge.ports import ConnectionPeer, Handler, WirePort
 from quantum.mesh import link
 from quantum.mesh.relay import RelayEntry, RelayExit
 from quantum.partition.leader import PartitionLeader
 
-_SENT_AWAY_AT_ONCE: Final = 16  # in a tick: clients that all come back at once are a storm
+_SENT_AWAY_AT_ONCE: Final = 48  # in a tick: clients that all come back at once are a storm
 _MOVED_CHECKS: Final = 2
 """A relay to a node that leads no more ends after half a second to a second."""
 
@@ -45,8 +45,8 @@ class Relays:
 
     def open(  # noqa: PLR0917  # a relay is all of these
         self,
-        wire: Wire,
-        peer: Peer,
+        wire: WirePort,
+        peer: ConnectionPeer,
         prg: PartitionLeader,
         node: int,
         client_id: bytes,
@@ -82,7 +82,7 @@ class Relays:
 
     def on_open(self, node: int, said: link.RelayOpen) -> None:
         """Serve a client of another node."""
-        peer = Peer(
+        peer = ConnectionPeer(
             said.transport,
             said.address,
             said.tenant,

@@ -11,14 +11,17 @@ from clustor.log.types import PartitionId
 from quantum.broker.items import Item, encode_item
 from quantum.broker.types import TRANSFER
 from quantum.mesh import link
-from quantum.partition.backpressure import Held, TurnShare
+from quantum.mesh.asks import Asks
+from quantum.mesh.topic_reads import StreamFilesPort
+from quantum.mesh.topics import TenantTopics
+from quantum.partition.backpressure import Pausable, TurnShare
 from quantum.partition.batches import cuts
 from quantum.partition.gate import OperationGate
 from quantum.partition.leader import PartitionLeader
 from quantum.partition.ports import Done, LogWatch
 from quantum.routing.ring import HashRing
 from quantum.tenancy import TenantDescription
-from quantum.tenants.broker_file import Ring
+from quantum.tenants.broker_file import TenantRing
 from quantum.tenants.control_words import ConnectRules
 from quantum.tenants.policy import TenantGuard
 from quantum.types import ClientId, TenantId
@@ -26,7 +29,7 @@ from quantum.types import ClientId, TenantId
 OWNERS_CACHED_MAX: Final = 65_536
 
 
-class Links(Protocol):
+class NodePort(Protocol):
     """What a tenant asks of its node."""
 
     def now_ms(self) -> int: ...
@@ -35,6 +38,9 @@ class Links(Protocol):
     def is_local(self, node: int | None) -> bool: ...
     def knows(self, node: int, gate: CommandGate) -> bool: ...
     def knows_full_queues(self, prg: PartitionLeader) -> bool: ...
+    def knows_topics(self, prg: PartitionLeader) -> bool: ...
+    @property
+    def stream_files(self) -> StreamFilesPort | None: ...
     def soon(self, call: Callable[[], None]) -> None: ...
     def gate_for(self, prg: PartitionLeader) -> OperationGate | None: ...
     @property
@@ -69,7 +75,7 @@ class TenantSide(Protocol):
 class Tenant:
     """The partitions of one tenant. Nothing of another tenant is reachable from here."""
 
-    def __init__(self, name: str, links: Links, ring: HashRing, life: str | None = None) -> None:
+    def __init__(self, name: str, links: NodePort, ring: HashRing, life: str | None = None) -> None:
         self.name = name
         self.life = name if life is None else life
         """Its name between nodes and in archives: one that was made again has another one."""
@@ -79,7 +85,11 @@ class Tenant:
         self._ring = ring
         self.prgs: list[PartitionLeader] = []
         """Those that are hosted here; the ring may not have all of them yet."""
-        self.rings: tuple[Ring, ...] = ()
+        self.asks = Asks(self.life, self.prgs, links)
+        """The way to leaders on other nodes, for commands of sections."""
+        self.topics = TenantTopics(self)
+        """What adapters of streaming protocols serve."""
+        self.rings: tuple[TenantRing, ...] = ()
         """The ring of each routing epoch, from the first change on."""
         self.prg_count = 0
         """By how many partitions this node routes: the newest ring that any log here knows."""
@@ -91,7 +101,7 @@ class Tenant:
         """Its clients, by the protocol that they speak."""
         self.share: TurnShare | None = None
         """What it may take of each turn; None: nobody counts."""
-        self._resting: list[tuple[int, int, Held]] = []
+        self._resting: list[tuple[int, int, Pausable]] = []
         """A heap of connections that are too fast, and when they are read again."""
         self._rests = 0
         self.auth_epoch = 0
@@ -186,14 +196,14 @@ class Tenant:
         for side in self.sides:
             side.review()
 
-    def rest(self, held: Held, until_ms: int) -> None:
+    def rest(self, held: Pausable, until_ms: int) -> None:
         """Leave a connection unread until then."""
         self._rests += 1
         self.throttled += 1
         heappush(self._resting, (until_ms, self._rests, held))
         held.hold()
 
-    def rests_until(self, held: Held) -> int | None:
+    def rests_until(self, held: Pausable) -> int | None:
         """Return until when a connection is left unread; None: it is not."""
         return next((until_ms for until_ms, _, each in self._resting if each is held), None)
 
@@ -206,9 +216,11 @@ class Tenant:
             heappop(self._resting)[2].let_go()
         for side in self.sides:
             side.on_tick(now_ms)
+        self.topics.on_tick(now_ms)
 
     def link_anew(self, peer: int) -> None:
         """Something between this node and a peer was lost: send again what may be."""
+        self.asks.link_anew(peer)
         for side in self.sides:
             side.link_anew(peer)
         for prg in self.prgs:
@@ -217,6 +229,14 @@ class Tenant:
     def knows_full_queues(self, prg: PartitionLeader) -> bool:
         """Say whether every replica of a partition can apply another choice for full queues."""
         return self._links.knows_full_queues(prg)
+
+    def knows_topics(self, prg: PartitionLeader) -> bool:
+        """Say whether every replica of a partition can apply commands of topics."""
+        return self._links.knows_topics(prg)
+
+    def stream_files(self) -> StreamFilesPort | None:
+        """Return who reads files of streams; None: nobody does yet."""
+        return self._links.stream_files
 
     def now_ms(self) -> int:
         return self._links.now_ms()
@@ -263,7 +283,7 @@ class Tenant:
             return False
         for begin, end in cuts(records):
             piece = records[begin:end]
-            said = link.Forwarded(
+            said = link.ForwardedPublishes(
                 self.life, origin.number, owner, origin.term, first + begin, piece
             )
             self._links.say(node, said, sum(map(len, piece)) + 64)
@@ -321,6 +341,7 @@ class Tenant:
         for prg in self.prgs:
             if prg.number != number:
                 prg.peer_changed(number)
+        self.topics.leader_changed(number)
         for waiting in self._waiting.pop(number, []):
             waiting()
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from quantum.protocols.mqtt.session.tenant_sessions import TenantSessions
-from quantum.tenancy import AclRule, Action, Decision, Ground, Principal
+from quantum.tenancy import (
+    AccessDecision,
+    AclRule,
+    Ground,
+    Operation,
+    ResourceKind,
+    any_of,
+    named_for,
+)
 from quantum.tenants.policy import TenantGuard
-from quantum.types import ClientId
 
 if TYPE_CHECKING:
     from quantum.node.service import BrokerService
 
 _PREFIX: Final = "/clients/"
 _SUFFIX: Final = "/access"
-_ACTIONS: Final = {"publish": Action.PUBLISH, "subscribe": Action.SUBSCRIBE}
 _CONNECT: Final = "connect"
+_OPERATIONS: Final = frozenset(each.value for each in Operation)
+_RESOURCES: Final = frozenset(each.value for each in ResourceKind)
 
 Answer = tuple[int, object]
 
@@ -32,19 +40,22 @@ class AccessVerdict:
     """Its number in the tenant's list, from 1; 0: no rule decided."""
 
 
+class AccessQuestion(NamedTuple):
+    """What somebody asks about."""
+
+    action: str
+    name: str
+    kind: ResourceKind = ResourceKind.TOPIC
+
+
 def explain_access(
-    guard: TenantGuard, principal: str, client_id: bytes, action: str, topic: str
+    guard: TenantGuard, principal: str, client_id: bytes, wanted: AccessQuestion
 ) -> AccessVerdict:
     """Ask the rules themselves, and put their answer into one sentence."""
-    if action == _CONNECT:
+    if wanted.action == _CONNECT:
         return _explain_connect(guard, principal, client_id)
-    acl = guard.description.acl
-    if acl is None:
-        return AccessVerdict(
-            allowed=True, sentence="allowed: the tenant has no access list, so everything is"
-        )
-    who = (Principal(principal), ClientId(client_id))
-    decision = acl.check(_ACTIONS[action], *who, topic.encode())
+    asked = (Operation(wanted.action), wanted.kind, wanted.name.encode())
+    decision = guard.may(principal, *asked, client_id=client_id)
     return AccessVerdict(
         decision.allowed, _say(decision), decision.rule.number if decision.rule else 0
     )
@@ -67,7 +78,7 @@ def _explain_connect(guard: TenantGuard, principal: str, client_id: bytes) -> Ac
     return AccessVerdict(allowed, f"{'allowed' if allowed else 'refused'} by {named}", number)
 
 
-def _say(decision: Decision) -> str:
+def _say(decision: AccessDecision) -> str:
     word = "allowed" if decision.allowed else "refused"
     if decision.rule is None:
         return f"{word}: {decision.ground.value}"
@@ -80,14 +91,42 @@ def _say(decision: Decision) -> str:
 
 def _named(rule: AclRule) -> str:
     """Name a rule as the list has it."""
-    action = "Any" if rule.action is Action.BOTH else str(rule.action.name).capitalize()
+    named = "" if rule.operations == any_of(rule.kind) else ", ".join(sorted(rule.operations))
+    action = named.capitalize() or "Any"
     whom = "" if rule.principals is None else f" for {', '.join(sorted(rule.principals))}"
+    return f"rule {rule.number} ({rule.effect.value.capitalize()} {action} {_what(rule)}{whom})"
+
+
+def _what(rule: AclRule) -> str:
     pattern = rule.pattern.decode(errors="replace")
-    return f"rule {rule.number} ({rule.effect.value.capitalize()} {action} {pattern}{whom})"
+    if rule.kind is ResourceKind.TOPIC:
+        return pattern
+    return f"{rule.kind.value} {pattern}{'*' if rule.is_prefix else ''}".strip()
+
+
+def _read_wanted(query: dict[str, str]) -> AccessQuestion | str:
+    """Read a question, or say in one sentence what is wrong with it."""
+    action, name = query.get("action", "").lower(), query.get("topic", "")
+    resource = query.get("resource", ResourceKind.TOPIC.value).lower()
+    if resource not in _RESOURCES:
+        return f"resource is one of {', '.join(ResourceKind)}"
+    kind = ResourceKind(resource)
+    if action != _CONNECT and action not in _OPERATIONS:
+        return f"action is one of {', '.join(Operation)} or {_CONNECT}"
+    if action == _CONNECT:
+        return AccessQuestion(action, "", kind)
+    if named_for(kind, Operation(action)) not in any_of(kind) | {Operation.DESCRIBE}:
+        return f"nobody can {action} a {kind.value}"
+    if not name and kind is not ResourceKind.CLUSTER:
+        return f"{action} needs a {kind.value}"
+    return AccessQuestion(action, "" if kind is ResourceKind.CLUSTER else name, kind)
 
 
 class AccessPage:
-    """Answers `GET /clients/<client id>/access?action=…&topic=…[&tenant=…&principal=…]`."""
+    """Answers `GET /clients/<client id>/access?action=…&topic=…[&tenant=…&principal=…]`.
+
+    With `resource=` the topic is the name of a resource of that kind.
+    """
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
@@ -97,15 +136,13 @@ class AccessPage:
         if not path.startswith(_PREFIX) or not path.endswith(_SUFFIX):
             return None
         client_id = unquote(path.removeprefix(_PREFIX).removesuffix(_SUFFIX)).encode()
-        action, topic = query.get("action", "").lower(), query.get("topic", "")
-        if action not in (*_ACTIONS, _CONNECT):
-            return 400, {"error": "action is publish, subscribe or connect"}
-        if action != _CONNECT and not topic:
-            return 400, {"error": f"{action} needs a topic"}
+        wanted = _read_wanted(query)
+        if isinstance(wanted, str):
+            return 400, {"error": wanted}
         tenant = self._tenant(query.get("tenant"), client_id)
         if tenant is None:
             return 404, {"error": "no such tenant", "tenant": query.get("tenant", "")}
-        return 200, self._page(tenant, client_id, action, topic, query.get("principal"))
+        return 200, self._page(tenant, client_id, wanted, query.get("principal"))
 
     def _tenant(self, name: str | None, client_id: bytes) -> TenantSessions | None:
         tenants = self._service.mqtt.tenants
@@ -118,12 +155,12 @@ class AccessPage:
 
     @staticmethod
     def _page(
-        tenant: TenantSessions, client_id: bytes, action: str, topic: str, principal: str | None
+        tenant: TenantSessions, client_id: bytes, wanted: AccessQuestion, principal: str | None
     ) -> dict[str, object]:
         connection = tenant.of_client(client_id).connections.get(client_id)
         if principal is None:
             principal = "" if connection is None else connection.identity or ""
-        verdict = explain_access(tenant.guard, principal, client_id, action, topic)
+        verdict = explain_access(tenant.guard, principal, client_id, wanted)
         return {
             "tenant": tenant.name,
             "principal": principal,

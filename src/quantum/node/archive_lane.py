@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from clustor.log.errors import LogError
 from clustor.log.steps import Storage
-from clustor.snapshot.errors import SnapshotError
+from clustor.snapshot.errors import SnapshotFailure
 from quantum.archive import (
     ArchiveConflict,
     ArchiveDamaged,
@@ -23,12 +23,12 @@ from quantum.archive import (
     ArchiveSegment,
     ArchiveSnapshot,
     CloseSegment,
-    Compacted,
+    CompactionHold,
     Diverged,
-    Hold,
-    LogView,
+    EntriesCompacted,
     Next,
     PrgArchiver,
+    ReplicaLog,
     decide_hold,
     plan_next,
 )
@@ -61,7 +61,7 @@ class ArchiveSettings:
 class LogPort(Protocol):
     """A partition's log, as its archiver sees it."""
 
-    def look(self, *, due: bool) -> tuple[LogView | None, str]:
+    def look(self, *, due: bool) -> tuple[ReplicaLog | None, str]:
         """Return the log, None where nothing changed and nothing is due; or why it is not to be
         seen now."""
 
@@ -95,7 +95,7 @@ class Lane:
         self._settings = settings
         self._clock, self._now_ms = clock, now_ms
         self._state, self._reason = "starting", ""
-        self._hold = Hold(0, "compaction waits: the archive was not read yet")
+        self._hold = CompactionHold(0, "compaction waits: the archive was not read yet")
         self._released_at_ms: int | None = None
         self._archived_at_ms: int | None = None
         self._retry_at = _NEVER
@@ -131,7 +131,7 @@ class Lane:
         finally:
             self._decide_hold(view)
 
-    def _try(self, view: LogView, now: float) -> bool:
+    def _try(self, view: ReplicaLog, now: float) -> bool:
         """Work, and turn what goes wrong into a reason and a pause."""
         try:
             more = self._work(view, now)
@@ -142,14 +142,14 @@ class Lane:
             self.give_up(str(error))
         except SegmentOpen:
             self._port.look_again()
-        except (ArchiveError, LogError, SnapshotError, OSError) as error:
+        except (ArchiveError, LogError, SnapshotFailure, OSError) as error:
             self._try_again(str(error), now)
         else:
             self._retry_seconds = self._settings.poll_seconds
             return more
         return False
 
-    def _work(self, view: LogView, now: float) -> bool:
+    def _work(self, view: ReplicaLog, now: float) -> bool:
         archiver = self.archiver
         if archiver.listing is None or now - self._looked_at >= self._settings.follow_seconds:
             archiver.refresh()
@@ -166,7 +166,7 @@ class Lane:
                 self._wait_to_close(first, now)
             case CloseSegment() if acts:
                 self._port.seal()
-            case Compacted(first, last) if acts:
+            case EntriesCompacted(first, last) if acts:
                 self._wait_for_others(view, first, last, now)
             case Diverged(index, archived, ours):
                 raise ArchiveForeign(
@@ -191,7 +191,7 @@ class Lane:
         since = self._waiting(("behind", archived), now)
         return now - since >= self._settings.flush_seconds + self._settings.stand_in_seconds
 
-    def _archive(self, view: LogView) -> None:
+    def _archive(self, view: ReplicaLog) -> None:
         self._say("archiving", "")
         with self._port.storage() as storage:
             self.archiver.step(view, storage, self._now_ms())
@@ -209,7 +209,7 @@ class Lane:
             self._port.seal()
             self._waits_since = now
 
-    def _wait_for_others(self, view: LogView, first: int, last: int, now: float) -> None:
+    def _wait_for_others(self, view: ReplicaLog, first: int, last: int, now: float) -> None:
         """Let a replica archive what ours has not; write a gap down when none does."""
         since = self._waiting(("gap", first), now)
         left = self._settings.gap_seconds - (now - since)
@@ -228,7 +228,7 @@ class Lane:
             self._waits_for, self._waits_since = what, now
         return self._waits_since
 
-    def _decide_hold(self, view: LogView) -> None:
+    def _decide_hold(self, view: ReplicaLog) -> None:
         listing = None if self._given_up else self.archiver.listing
         archived = None if listing is None else listing.last
         if listing is not None and not listing.stretches:

@@ -24,20 +24,22 @@ from clustor.log.steps import Storage
 from clustor.log.types import LogIndex
 from clustor.replica.jobs import frozen_map
 from clustor.runtime.audit.writer import AUDIT_DIRECTORY
+from clustor.runtime.control.records import CONTROL_PARTITION
 from clustor.runtime.errors import DataDirectoryRefused
-from clustor.runtime.keys.rotation import hold_keys
-from clustor.runtime.keys.store import KEYS_DIRECTORY
+from clustor.runtime.keys.holds import hold_keys
 from clustor.runtime.telemetry.node import NodeTelemetry
 from clustor.snapshot.bandwidth import observer_bytes_per_second
+from clustor.wall_clock import wall_clock_ms
 from quantum.archive import (
     AppliedWith,
     ArchiveError,
     ArchiveUnreachable,
     AuditExporter,
-    LogView,
     PrgArchiver,
     PrgId,
+    ReplicaLog,
     forget_export,
+    groups_url,
     open_objects,
 )
 from quantum.node.archive_lane import ArchiveSettings, Lane
@@ -47,6 +49,7 @@ from quantum.partition.leader import PartitionLeader
 from quantum.tenants.broker_file import ArchiveEntry
 
 if TYPE_CHECKING:
+    from clustor.runtime.group import HostedGroup
     from clustor.runtime.node import Node
     from quantum.node.service import BrokerService
 
@@ -92,6 +95,8 @@ class Archiving:
         share = observer_bytes_per_second(peer) * max(1, len(prgs))  # each partition's own
         self._pacer = Pacer(max(1, min(share, peer // 2)), self._stop)
         self._lanes = [(prg, self._lane(prg)) for prg in prgs]
+        self._own_lanes = self._lanes_of_node()
+        """The cluster's own groups: the control plane's, and the key-value store's."""
         self.audit = None if node.audit is None else self._audit_lane()
         """The node's audit log on its way; None: it has none."""
         self._thread = threading.Thread(target=self._run, name="archiver", daemon=True)
@@ -112,7 +117,34 @@ class Archiving:
         )
         port = _PrgPort(self, self._node, prg)
         archiver.applied_with = port.applied_with
-        return Lane(port, archiver, self.settings, clock=time.monotonic, now_ms=_now_ms)
+        return Lane(port, archiver, self.settings, clock=time.monotonic, now_ms=wall_clock_ms)
+
+    def _lanes_of_node(self) -> list[tuple[HostedGroup, Lane]]:
+        """Archive what is no tenant's in a place of its own: readers of messages look elsewhere."""
+        objects = open_objects(groups_url(self.settings.url))
+        tenants = {prg.group.partition_id for prg, _ in self._lanes}
+        lanes = []
+        for number, group in sorted(self._node.groups.items()):
+            if number in tenants:
+                continue
+            group.replica.hold_log(LogIndex(0))  # until the archive was read
+            name = "control" if number == CONTROL_PARTITION else "kv"
+            archiver = PrgArchiver(
+                objects,
+                self._node.settings.keys,
+                PrgId(name, 0 if name == "control" else int(number)),
+                number,
+                self._node.cluster.birth,
+                self._pacer,
+            )
+            port = _GroupPort(self, self._node, group)
+            lanes.append(
+                (
+                    group,
+                    Lane(port, archiver, self.settings, clock=time.monotonic, now_ms=wall_clock_ms),
+                )
+            )
+        return lanes
 
     def _audit_lane(self) -> AuditLane:
         exporter = AuditExporter(
@@ -144,13 +176,18 @@ class Archiving:
             "archive": self.settings.url,
             "node": int(self._node.node_id),
             "partitions": rows,
+            "groups": [
+                lane.status(outflow(facts_of(group.replica)).through)
+                | {"leads": group.replica.leads}
+                for group, lane in self._own_lanes
+            ],
             "audit": None if self.audit is None else self.audit.status(),
         }
 
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                busy = [lane.turn() for _, lane in self._lanes if not self._stop.is_set()]
+                busy = [lane.turn() for lane in self._all_lanes() if not self._stop.is_set()]
                 busy.append(self.audit is not None and self.audit.turn())
                 if not any(busy):
                     self._stop.wait(self.settings.poll_seconds)
@@ -159,10 +196,13 @@ class Archiving:
         except Exception:  # noqa: BLE001  # our own bug ends neither the node nor in silence
             journal.exception("the archiver has stopped")
             why = "the archiver has stopped: see the journal"
-            for _, lane in self._lanes:
+            for lane in self._all_lanes():
                 lane.give_up(why)
             if self.audit is not None:
                 self.audit.give_up(why)
+
+    def _all_lanes(self) -> list[Lane]:
+        return [lane for _, lane in (*self._lanes, *self._own_lanes)]
 
     def ask(self, question: Callable[[], Found]) -> Found:
         """Call something in the loop's thread and wait for what it returns."""
@@ -188,16 +228,16 @@ class Archiving:
         raise Stopped  # the loop may be waiting for us
 
 
-class _PrgPort:
-    """A partition's log for its lane: every touch of the replica happens in the loop's thread."""
+class _GroupPort:
+    """A group's log for its lane: every touch of the replica happens in the loop's thread."""
 
-    def __init__(self, archiving: Archiving, node: Node, prg: PartitionLeader) -> None:
+    def __init__(self, archiving: Archiving, node: Node, group: HostedGroup) -> None:
         self._archiving = archiving
         self._node = node
-        self._prg = prg
+        self._group = group
         self._seen: tuple[object, ...] = ()
 
-    def look(self, *, due: bool) -> tuple[LogView | None, str]:
+    def look(self, *, due: bool) -> tuple[ReplicaLog | None, str]:
         return self._archiving.ask(lambda: self._look(due=due))
 
     def look_again(self) -> None:
@@ -205,21 +245,21 @@ class _PrgPort:
 
     def hold(self, through: int | None) -> None:
         wanted = None if through is None else LogIndex(through)
-        self._archiving.ask(lambda: self._prg.group.replica.hold_log(wanted))
+        self._archiving.ask(lambda: self._group.replica.hold_log(wanted))
 
     def seal(self) -> None:
         self._archiving.ask(self._seal)
 
     @contextmanager
     def storage(self) -> Iterator[Storage]:
-        storage = self._prg.group.storage.again()
+        storage = self._group.storage.again()
         try:
             yield storage
         finally:
             storage.close()
 
-    def _look(self, *, due: bool) -> tuple[LogView | None, str]:
-        replica = self._prg.group.replica
+    def _look(self, *, due: bool) -> tuple[ReplicaLog | None, str]:
+        replica = self._group.replica
         flow = outflow(facts_of(replica))
         if flow.refusal:
             return None, flow.refusal
@@ -230,7 +270,7 @@ class _PrgPort:
             return None, ""
         self._seen = seen
         core = replica.group.core
-        return LogView(
+        return ReplicaLog(
             frozen_map(log.entries),
             frozenset(closed),
             flow.through,
@@ -239,6 +279,18 @@ class _PrgPort:
             core.log.bytes_total,
             snapshots,
         ), ""
+
+    def _seal(self) -> None:
+        self._group.replica.seal_segment()
+        self._node.touch(self._group)
+
+
+class _PrgPort(_GroupPort):
+    """A tenant's partition: its numbers are archived with its log."""
+
+    def __init__(self, archiving: Archiving, node: Node, prg: PartitionLeader) -> None:
+        super().__init__(archiving, node, prg.group)
+        self._prg = prg
 
     def applied_with(self) -> AppliedWith:
         numbers = self._prg.broker.settings
@@ -249,10 +301,6 @@ class _PrgPort:
             tuple(ring.prg_count for ring in self._prg.tenant.rings),
             numbers.dedupe_horizon_ms // 1_000,
         )
-
-    def _seal(self) -> None:
-        self._prg.group.replica.seal_segment()
-        self._node.touch(self._prg.group)
 
 
 def start_archiving(
@@ -268,7 +316,7 @@ def start_archiving(
         archiving = Archiving(node, prgs, settings)
     except (ArchiveError, OSError) as error:
         raise DataDirectoryRefused("the archive cannot be used", cause=error) from error
-    hold_keys(node.data_root / KEYS_DIRECTORY, "archive")  # its segments are sealed with them
+    hold_keys(node.keys_directory, "archive")  # its segments are sealed with them
     service.on_hosted = archiving.add
     if archiving.audit is not None and isinstance(node.watch, NodeTelemetry):
         node.watch.sources.append(archiving.audit.families)
@@ -289,7 +337,3 @@ def closing(
             each()
 
     return close
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from clustor.security import SecurityError
-from clustor.telemetry import Family, gauge
+from clustor.telemetry import MetricFamily, gauge
 from quantum.archive import ArchiveDamaged, ArchiveError, ArchiveForeign, AuditExporter
 
 _RETRY_SECONDS_MAX: Final = 60.0
@@ -65,7 +65,7 @@ class AuditLane:
         through = self._exporter.through
         return {"state": self._state, "reason": self._reason, "exported_sequence": through}
 
-    def families(self) -> Iterator[Family | None]:
+    def families(self) -> Iterator[MetricFamily | None]:
         """Give the series of the export."""
         through, text = self._exporter.through, "The newest line of the audit log in the archive"
         yield gauge("quantum.audit_exported_sequence", through, text)

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from clustor.log import KeyRing
 from clustor.log.errors import LogError
+from clustor.log.keys import KeyRing
 from clustor.log.types import Entry, LogIndex
 from clustor.raft.memory_log import MemoryLog
 from clustor.replica.jobs import ReadEntries, frozen_map
 from clustor.runtime.disk import DirectoryStorage
 from clustor.snapshot.bandwidth import Budget, observer_bytes_per_second
-from quantum.node.feed_page import (
+from clustor.wall_clock import wall_clock_ms
+from quantum.archive.feed_page import (
     NONCE_BYTES,
     PAGE_BYTES_MAX,
     PROOF_AGE_MS_MAX,
@@ -76,7 +76,7 @@ class Feeding:
             return 404, {"error": "no such partition", "prg": f"{request.tenant}/{request.prg}"}
         prg = found.prgs[request.prg]
         keys, partition = self._node.settings.keys, prg.group.partition_id
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_clock_ms()
         if not is_proven(request, proof, keys, partition, now_ms):
             return 403, _unproven(request, keys, now_ms)
         return self._refusal(prg, request) or self._read(prg, request, keys)

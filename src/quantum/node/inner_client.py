@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from quantum.edge.ports import Peer, Transport
+from quantum.edge.ports import ConnectionPeer, Transport
 from quantum.protocols.mqtt.codec import (
     PACKET_BYTES_MAX,
     ClientId,
@@ -36,7 +36,7 @@ _KEEP_ALIVE_SECONDS: Final = 300  # longer than any request takes
 HELD_BYTES_MAX: Final = 256 << 10
 
 
-class ClientRefused(Exception):
+class InnerClientRefused(Exception):
     """The broker said no; `reason` is MQTT's own code for it."""
 
     def __init__(self, reason: ReasonCode, why: str) -> None:
@@ -51,7 +51,7 @@ class ClientLost(Exception):
 class InnerClient:
     """The wire of one such client, and its side of the protocol."""
 
-    def __init__(self, service: BrokerService, peer: Peer, client_id: str) -> None:
+    def __init__(self, service: BrokerService, peer: ConnectionPeer, client_id: str) -> None:
         self.client_id = client_id
         self.session_present = False
         self._service = service
@@ -81,7 +81,7 @@ class InnerClient:
         if not isinstance(packet, Connack):
             raise ClientLost("it was not let in")
         if packet.reason_code.is_failure:
-            raise ClientRefused(packet.reason_code, packet.properties.reason_string or "")
+            raise InnerClientRefused(packet.reason_code, packet.properties.reason_string or "")
         self.session_present = packet.session_present
 
     def send(self, *packets: Packet) -> None:
@@ -103,7 +103,7 @@ class InnerClient:
         if self.writable and not was_writable and not self._closed:
             self._handler.writable_again()
         if isinstance(packet, Disconnect):
-            raise ClientRefused(packet.reason_code, packet.properties.reason_string or "")
+            raise InnerClientRefused(packet.reason_code, packet.properties.reason_string or "")
         return packet
 
     def leave(self) -> None:
@@ -144,7 +144,7 @@ class InnerClient:
         """See `pause_reading`."""
 
 
-def peer_of(tenant: str, identity: str, *, encrypted: bool) -> Peer:
+def peer_of(tenant: str, identity: str, *, encrypted: bool) -> ConnectionPeer:
     """Who a caller of the API is to the broker: its role has already bound it to the tenant."""
     transport: Transport = "tls" if encrypted else "tcp"
-    return Peer(transport, "api", tenant, identity, named_tenant=tenant)
+    return ConnectionPeer(transport, "api", tenant, identity, named_tenant=tenant)

@@ -6,41 +6,32 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fcntl import LOCK_EX, flock
-from pathlib import Path
 from typing import Final
 
 from clustor.runtime.containment import contained
 from clustor.runtime.errors import DataDirectoryRefused
-from clustor.runtime.pki.certificate_watch import FileWatch, Repeated
-from clustor.runtime.pki.identity import utc_now
-from quantum.edge import (
-    AdmissionLimits,
-    EdgeLimits,
-    Listener,
-    Lobby,
-    TenantTrust,
-    TlsListener,
-    WebSocketLimits,
-    over_websocket,
-    require_loopback,
-)
-from quantum.edge.errors import CertificatesUnusable, EdgeError, PolicyTooOpen
+from clustor.runtime.pki.certificate_watch import FileWatch, RepeatedCall
+from quantum.edge.admission import AdmissionLimits
+from quantum.edge.errors import CertificatesUnusable, DoorUnserved, EdgeError, PolicyTooOpen
+from quantum.edge.listener import Listener, require_loopback
 from quantum.edge.listener_files import connections_possible, raise_file_limit
-from quantum.edge.lobby import HALF_OPEN_MAX
+from quantum.edge.listener_tls import TlsListener
+from quantum.edge.lobby import HALF_OPEN_MAX, EdgeLimits, Lobby
 from quantum.edge.ports import NewHandler
-from quantum.edge.tls import ClientAuth, ServerCertificates, TlsPolicy
-from quantum.edge.tls_development import pki_directory, prepare_server
+from quantum.edge.tls import ClientAuth, ServerCertificates, TenantTrust, TlsPolicy
+from quantum.edge.websocket import WebSocketLimits, over_websocket
+from quantum.node.server_certificates import CertificateSource
 from quantum.node.service import BrokerService
 from quantum.protocols.mqtt.session.token_authentication import METHOD, TokenAuthenticator
 from quantum.tenants.follower import Changed, TenantKeeper
 from quantum.tenants.passwords import PasswordPolicy
-from quantum.tenants.token_keys import TOKENS_DIRECTORY, ControlledTokenKeys, TokenKeyFiles
+from quantum.tenants.token_keys import ControlledTokenKeys, TokenKeyFiles
 
-_LOCK_FILE: Final = "mqtt-pki.lock"
+PLAINTEXT_DOORS: Final = ("mqtt", "ws", "kafka", "amqp")
+ENCRYPTED_DOORS: Final = ("mqtts", "wss", "kafkas", "amqps")
 _PORT_MAX: Final = 65_535
 _OWN_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -63,6 +54,12 @@ class Doors:
     mqtts: Door | None = None
     ws: Door | None = None
     wss: Door | None = None
+    kafka: Door | None = None
+    kafkas: Door | None = None
+    amqp: Door | None = None
+    amqps: Door | None = None
+    development: bool = False
+    """Whether plaintext is served at all, on loopback."""
     tls: TlsPolicy = TlsPolicy()
     password: str = "optional"  # noqa: S105  # a word of the policy
     connections_max: int = 100_000
@@ -77,6 +74,12 @@ class Doors:
     server_names: frozenset[str] = frozenset()
     """Further names and addresses of this machine: its certificate is for them too."""
 
+    def door(self, name: str) -> Door | None:
+        """Return where a listener is to be; None: it stays shut."""
+        found = getattr(self, name)
+        assert found is None or isinstance(found, Door)
+        return found
+
     def told(self, said: Mapping[str, int]) -> Doors:
         """Return these doors under what the control plane's configuration says of them."""
         return replace(
@@ -89,7 +92,7 @@ class Doors:
 
 def password_policy(doors: Doors) -> PasswordPolicy:
     """Return who must show what. Raises EdgeError where strangers could come from elsewhere."""
-    hosts = {door.host for door in (doors.mqtts, doors.wss) if door is not None}
+    hosts = {door.host for name in ENCRYPTED_DOORS if (door := doors.door(name)) is not None}
     asks_nothing = doors.tls.client_auth is ClientAuth.NONE and doors.password != "required"  # noqa: S105
     if asks_nothing and hosts - _OWN_NAMES:
         raise PolicyTooOpen(
@@ -124,11 +127,26 @@ def tenant_doors(service: BrokerService, shift: int = 0) -> dict[str, Door]:
 class Listeners:
     """All listeners of one node, with one lobby before them."""
 
-    def __init__(self, service: BrokerService, doors: Doors, data: Path, tenant: str) -> None:
+    def __init__(
+        self, service: BrokerService, doors: Doors, source: CertificateSource, tenant: str
+    ) -> None:
         self._service = service
         self._default = tenant
         self._doors = doors
-        self._data = data
+        self._source = source
+        new = service.mqtt.new_connection
+        self.plaintext: dict[str, NewHandler] = {
+            "mqtt": new,
+            "ws": over_websocket(new, WebSocketLimits()),
+        }
+        """Who speaks behind a door in plaintext, by its name; other protocols add theirs."""
+        self.encrypted: dict[str, NewHandler] = {
+            "mqtts": new,
+            "wss": over_websocket(new, self._websocket_limits()),
+        }
+        """Who speaks behind a door over TLS, by its name; other protocols add theirs."""
+        self.on_opened: Callable[[str, str, int], None] | None = None
+        """Told the name, the host and the port of every door that opens."""
         possible = connections_possible(doors.connections_max, raise_file_limit())
         if possible < doors.connections_max:
             journal.info("the system's limit of open files allows %d clients at once", possible)
@@ -145,7 +163,7 @@ class Listeners:
         )
         self._lobby = service.lobby = Lobby(limits)
         self._lobby.on_refusal = self._on_refusal
-        self._renewal: Repeated | None = None
+        self._renewal: RepeatedCall | None = None
         self._token_keys: ControlledTokenKeys | None = None
         self.open: dict[str, tuple[Listener, Door]] = {}
         self._tenant_doors: dict[str, Door] = {}  # those that are open, as they were wanted
@@ -155,6 +173,11 @@ class Listeners:
         self._distrusted: set[str] = set()  # tenants whose word on trust is of no use
         self._is_started = False
         self._following = asyncio.Lock()
+
+    @property
+    def server_names(self) -> frozenset[str]:
+        """Further names of this machine, which its certificate is for too."""
+        return self._doors.server_names
 
     def addresses(self) -> dict[str, str]:
         """Return where clients come in, by kind."""
@@ -269,61 +292,56 @@ class Listeners:
         for tenant, door in wanted.items():
             if tenant not in self._tenant_doors:
                 name = f"mqtt of {tenant}"
-                require_loopback(name, door.host, development=True)
+                require_loopback(name, door.host, development=self._doors.development)
                 new = self._service.mqtt.new_connection
                 await self._open(name, Listener(name, self._lobby, new, tenant=tenant), door)
                 self._tenant_doors[tenant] = door
 
     def _prepare(self) -> ServerCertificates:
-        """Make the server's certificate good for every name; nodes of one directory take turns."""
-        (self._data / _LOCK_FILE).touch()
-        with (self._data / _LOCK_FILE).open("ab") as lock:
-            flock(lock, LOCK_EX)
-            names = self._doors.server_names | self._service.server_names.keys()
-            own_records = self._doors.tls_records == "own"
-            return prepare_server(
-                self._data, utc_now(), names, own_records=own_records, policy=self._doors.tls
-            )
+        """Ask for certificates that are good for every name."""
+        names = self._doors.server_names | self._service.server_names.keys()
+        own_records = self._doors.tls_records == "own"
+        return self._source.prepare(names, self._doors.tls, own_records=own_records)
 
     async def start(self) -> None:
         """Open the doors. Raises EdgeError."""
         self._is_started = True
-        new = self._service.mqtt.new_connection
-        doors = self._doors
-        if doors.mqtt is not None:
-            require_loopback("mqtt", doors.mqtt.host, development=True)
-            await self._open(
-                "mqtt", Listener("mqtt", self._lobby, new, tenant=self._default), doors.mqtt
-            )
+        for name, handler, door in self._behind(self.plaintext, PLAINTEXT_DOORS):
+            require_loopback(name, door.host, development=self._doors.development)
+            listener = Listener(name, self._lobby, handler, tenant=self._default)
+            await self._open(name, listener, door)
         await self._follow_doors()
-        if doors.ws is not None:
-            require_loopback("ws", doors.ws.host, development=True)
-            frames = over_websocket(new, WebSocketLimits())
-            await self._open(
-                "ws", Listener("ws", self._lobby, frames, tenant=self._default), doors.ws
-            )
         await self._start_tls()
+
+    def _behind(
+        self, handlers: Mapping[str, NewHandler], names: Iterable[str]
+    ) -> list[tuple[str, NewHandler, Door]]:
+        """Return the doors of these names that are to be open, and who speaks behind each.
+
+        Raises DoorUnserved for one that nobody speaks behind: it would look open, and be none.
+        """
+        wanted = [(name, door) for name in names if (door := self._doors.door(name)) is not None]
+        for name, _ in wanted:
+            if name not in handlers:
+                raise DoorUnserved("nobody here speaks what this listener is for", listener=name)
+        return [(name, handlers[name], door) for name, door in wanted]
 
     async def _start_tls(self) -> None:
         """Open the doors over TLS, under one policy and with one certificate."""
-        doors, new = self._doors, self._service.mqtt.new_connection
-        wanted: list[tuple[str, Door, NewHandler]] = []
-        if doors.mqtts is not None:
-            wanted.append(("mqtts", doors.mqtts, new))
-        if doors.wss is not None:
-            wanted.append(("wss", doors.wss, over_websocket(new, self._websocket_limits())))
-        self._service.mqtt.passwords.policy = password_policy(doors)
+        wanted = self._behind(self.encrypted, ENCRYPTED_DOORS)
+        self._service.mqtt.passwords.policy = password_policy(self._doors)
         if not wanted:
             return
         certificates = self._prepare()
-        files = TokenKeyFiles(pki_directory(self._data) / TOKENS_DIRECTORY)
+        files = TokenKeyFiles(self._source.tokens)
         self._token_keys = ControlledTokenKeys(files)
         self._token_keys.words = self._keeper
+        self._service.kafka.token_keys = self._token_keys
         self._service.mqtt.authenticators[METHOD] = TokenAuthenticator(
             self._token_keys, os.urandom, self._service.now_ms
         )
         certificates.allow_tokens(self._token_keys.tenants())
-        for name, door, handler in wanted:
+        for name, handler, door in wanted:
             listener = TlsListener(
                 name, self._lobby, handler, certificates=certificates, tenant_of=self.tenant_of
             )
@@ -332,7 +350,7 @@ class Listeners:
         self._trust()
         watch = FileWatch(certificates.files, self._reload, EdgeError)
         watch.look()
-        self._renewal = Repeated(lambda: self._renew(watch))
+        self._renewal = RepeatedCall(lambda: self._renew(watch))
 
     def _reload(self) -> None:
         for listener in self._tls:
@@ -348,6 +366,8 @@ class Listeners:
     async def _open(self, name: str, listener: Listener, door: Door) -> None:
         await listener.start(door.host, door.port)
         self.open[name] = (listener, Door(door.host, listener.port))
+        if self.on_opened is not None:
+            self.on_opened(name, door.host, listener.port)
 
     def stop_accepting(self) -> None:
         """Let nobody else in."""

@@ -17,7 +17,10 @@ MQTTS_PORT: Final = 8883
 MQTT_ROLE: Final = 2
 MQTTS_ROLE: Final = 3
 WS_ROLE: Final = 4
-WSS_ROLE: Final = 5
+KAFKA_ROLE: Final = 5
+AMQP_ROLE: Final = 6
+WSS_ROLE: Final = 7
+KAFKAS_ROLE: Final = 8
 """A cluster's node has ten ports; these are its listeners' places among them."""
 
 
@@ -38,4 +41,6 @@ def mqtts_port(data: Path) -> int:
         entry = read_cluster_file(data / CLUSTER_FILE).nodes[0]
     except NodeError:
         return MQTTS_PORT
+    if entry.clients:
+        return int(entry.clients.get("mqtts", str(MQTTS_PORT)).rpartition(":")[2])
     return entry.admin_port - ADMIN_ROLE + MQTTS_ROLE

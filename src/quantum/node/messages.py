@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from quantum.node.inner_client import ClientLost, ClientRefused, InnerClient, peer_of
+from quantum.node.inner_client import ClientLost, InnerClient, InnerClientRefused, peer_of
 from quantum.protocols.mqtt.codec import (
     PacketId,
     Pingreq,
@@ -30,7 +30,7 @@ from quantum.protocols.mqtt.codec import (
     Pubrel,
     ReasonCode,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
 )
@@ -63,7 +63,7 @@ class BadCursor(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class MessageCaller:
     """For whom a request is made."""
 
     tenant: str
@@ -98,7 +98,7 @@ class Messages:
         self._publishing = 0
         self._fetching = 0
 
-    async def publish(self, caller: Caller, message: Publish) -> bool:
+    async def publish(self, caller: MessageCaller, message: Publish) -> bool:
         """Publish; say whether a quorum has it (QoS 0 is never acknowledged).
 
         Raises ClientRefused, ClientLost, TooManyAtOnce and MqttMisuse.
@@ -120,7 +120,7 @@ class Messages:
             client.leave()
             self._publishing -= 1
 
-    async def fetch(self, caller: Caller, wanted: Fetch) -> Fetched:
+    async def fetch(self, caller: MessageCaller, wanted: Fetch) -> Fetched:
         """Wait for messages; raises as `publish` does, and BadCursor and CursorEnded."""
         acknowledged: tuple[int, ...] = ()
         client_id = self._draw_id()
@@ -142,7 +142,7 @@ class Messages:
         kept = [int(each.packet_id) for each in messages if 0 < each.packet_id < UPPER_HALF]
         return Fetched(messages, _write_cursor(client_id, kept))
 
-    def _client(self, caller: Caller, client_id: str) -> InnerClient:
+    def _client(self, caller: MessageCaller, client_id: str) -> InnerClient:
         peer = peer_of(caller.tenant, caller.identity, encrypted=caller.encrypted)
         return InnerClient(self._service, peer, client_id)
 
@@ -184,7 +184,7 @@ async def _until(client: InnerClient, kind: type) -> Any:
 
 def _require_good(reason: ReasonCode, properties: Properties) -> None:
     if reason.is_failure:
-        raise ClientRefused(reason, properties.reason_string or "")
+        raise InnerClientRefused(reason, properties.reason_string or "")
 
 
 async def _begin(client: InnerClient, wanted: Fetch, acknowledged: tuple[int, ...]) -> None:
@@ -201,7 +201,7 @@ async def _begin(client: InnerClient, wanted: Fetch, acknowledged: tuple[int, ..
         client.send(*(Puback(PacketId(each)) for each in acknowledged))
         return
     asked = tuple(Subscription(TopicFilter(each.encode()), wanted.qos) for each in wanted.filters)
-    client.send(Subscribe(_ONE, asked))
+    client.send(SubscribePacket(_ONE, asked))
     suback = await _until(client, Suback)
     for code in suback.reason_codes:
         _require_good(code, suback.properties)

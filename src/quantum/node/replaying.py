@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from clustor.log import KeyRing, LogReader
+from clustor.log.keys import KeyRing
+from clustor.log.reader import LogReader
 from clustor.log.types import EntryKind, PartitionId
 from clustor.replica import decode_batch
 from clustor.replica.chain import restore_newest
@@ -19,17 +20,16 @@ from clustor.runtime.disk import DirectoryStorage
 from clustor.runtime.keys.store import KEYS_DIRECTORY, load_keyring
 from clustor.runtime.pki.identity import NodeId
 from clustor.snapshot.catalog import open_catalog
-from quantum.broker import Broker, BrokerSettings
-from quantum.routing.ring import HashRing
+from quantum.broker import Broker
 from quantum.tenants.broker_file import TenantEntry, read_broker_file
 from quantum.tenants.group_ids import group_of
-from quantum.types import ClientId, TenantId
+from quantum.tenants.partition_settings import broker_settings
 
 _ALL: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedHistory:
     """What one replica's log makes of one partition."""
 
     node: int
@@ -42,13 +42,13 @@ class Replayed:
 
 
 def replay_directory(
-    root: Path, to_index: int | None, progress: Callable[[Replayed], None]
-) -> list[Replayed]:
+    root: Path, to_index: int | None, progress: Callable[[ReplayedHistory], None]
+) -> list[ReplayedHistory]:
     """Replay every broker partition of every node below a cluster's or a broker's directory.
 
     Raises LogError, SnapshotError and NodeError where something cannot be read or believed.
     """
-    found: list[Replayed] = []
+    found: list[ReplayedHistory] = []
     tenants = read_broker_file(root).tenants
     node = 1
     while (directory := node_directory(root, NodeId(node))).is_dir():
@@ -72,7 +72,7 @@ def _replay(  # noqa: PLR0917  # all of it names one replica
     ordinal: int,
     number: int,
     to_index: int | None,
-) -> Replayed:
+) -> ReplayedHistory:
     partition_id = group_of(ordinal, number)
     storage = DirectoryStorage(state)
     try:
@@ -90,7 +90,7 @@ def _replay(  # noqa: PLR0917  # all of it names one replica
                 commands += len(batch)
     finally:
         storage.close()
-    return Replayed(node, tenant.name, number, base, last, commands, broker.digest().hex())
+    return ReplayedHistory(node, tenant.name, number, base, last, commands, broker.digest().hex())
 
 
 def _restore(
@@ -101,20 +101,3 @@ def _restore(
         return 0
     header = restore_newest(broker, storage, catalog, keys)
     return 0 if header is None else int(header.base_index)
-
-
-def broker_settings(tenant: TenantEntry, number: int) -> BrokerSettings:
-    """Return the numbers under which every replica of a partition applies its log.
-
-    How many partitions the ring has later is in the log.
-    """
-    ring, name = HashRing(), TenantId(tenant.name)
-    return BrokerSettings(
-        number,
-        tenant.prgs,
-        lambda topic, count: ring.topic_partition(name, topic, count),
-        lambda client_id, count: ring.session_partition(name, ClientId(client_id), count),
-        queue_messages_max=tenant.queue_messages_max,
-        queue_bytes_max=tenant.queue_bytes_max,
-        dedupe_horizon_ms=1_000 * tenant.dedupe_horizon_seconds,
-    )

@@ -14,11 +14,11 @@ from clustor.control.types import Count
 Small: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """The root of what is shown."""
 
 
-class PartitionRow(Row, frozen=True, kw_only=True):
+class PartitionRow(TableRow, frozen=True, kw_only=True):
     """One partition, as this node's replica has it; who is connected is known to its leader."""
 
     tenant: str
@@ -40,17 +40,17 @@ class PartitionRow(Row, frozen=True, kw_only=True):
     waits_for: list[str]
 
 
-class StoppedGroup(Row, frozen=True, kw_only=True):
+class StoppedGroup(TableRow, frozen=True, kw_only=True):
     group: Small
     cause: str
 
 
-class DiskRow(Row, frozen=True, kw_only=True):
+class DiskRow(TableRow, frozen=True, kw_only=True):
     level: str
     free_bytes: Count | None
 
 
-class BrokerStatus(Row, frozen=True, kw_only=True):
+class BrokerStatus(TableRow, frozen=True, kw_only=True):
     """How the broker of this node stands."""
 
     connections: Small
@@ -62,26 +62,26 @@ class BrokerStatus(Row, frozen=True, kw_only=True):
     closed: list[str]
 
 
-class DigestRow(Row, frozen=True, kw_only=True):
+class DigestRow(TableRow, frozen=True, kw_only=True):
     tenant: str
     partition: Small
     index: Count
     digest: str
 
 
-class Digests(Row, frozen=True, kw_only=True):
+class Digests(TableRow, frozen=True, kw_only=True):
     """The state of each partition at this moment; `quantum log replay` gives the same."""
 
     partitions: list[DigestRow]
 
 
-class FilterRow(Row, frozen=True, kw_only=True):
+class FilterRow(TableRow, frozen=True, kw_only=True):
     filter: str
     qos: Small
     identifier: Small | None
 
 
-class SessionRow(Row, frozen=True, kw_only=True):
+class SessionRow(TableRow, frozen=True, kw_only=True):
     client_id: str
     partition: Small
     connected: bool
@@ -103,7 +103,7 @@ class SessionView(SessionRow, frozen=True, kw_only=True):
     ends_at_ms: Count | None = None
 
 
-class ClientRow(Row, frozen=True, kw_only=True):
+class ClientRow(TableRow, frozen=True, kw_only=True):
     """A client that is connected, as the leader of its session's partition sees it."""
 
     client_id: str
@@ -117,21 +117,21 @@ class ClientRow(Row, frozen=True, kw_only=True):
     queued_bytes: Count
 
 
-class LedElsewhere(Row, frozen=True, kw_only=True):
+class LedElsewhere(TableRow, frozen=True, kw_only=True):
     """A partition whose clients another node knows; null: nobody leads it now."""
 
     partition: Small
     leader: Small | None
 
 
-class Payload(Row, frozen=True, kw_only=True):
+class Payload(TableRow, frozen=True, kw_only=True):
     """Bytes: as text where they are text, else in base64."""
 
     text: str | None = None
     base64: bytes | None = None
 
 
-class RetainedRow(Row, frozen=True, kw_only=True):
+class RetainedRow(TableRow, frozen=True, kw_only=True):
     """A retained message, with the first kibibyte of its payload."""
 
     topic: str
@@ -141,37 +141,37 @@ class RetainedRow(Row, frozen=True, kw_only=True):
     partition: Small
 
 
-class TopicRow(Row, frozen=True, kw_only=True):
+class TopicRow(TableRow, frozen=True, kw_only=True):
     filter: str
     subscribers: Small
 
 
-class Page(Row, frozen=True, kw_only=True):
+class RowPage(TableRow, frozen=True, kw_only=True):
     """Some of a list. `after` is where the next page begins; null: there is none."""
 
     after: str | None
 
 
-class SessionPage(Page, frozen=True, kw_only=True):
+class SessionPage(RowPage, frozen=True, kw_only=True):
     items: list[SessionRow]
 
 
-class ClientPage(Page, frozen=True, kw_only=True):
+class ClientPage(RowPage, frozen=True, kw_only=True):
     """Clients of the partitions that this node leads; `elsewhere` says whom to ask for the rest."""
 
     items: list[ClientRow]
     elsewhere: list[LedElsewhere]
 
 
-class RetainedPage(Page, frozen=True, kw_only=True):
+class RetainedPage(RowPage, frozen=True, kw_only=True):
     items: list[RetainedRow]
 
 
-class TopicPage(Page, frozen=True, kw_only=True):
+class TopicPage(RowPage, frozen=True, kw_only=True):
     items: list[TopicRow]
 
 
-class RingPartition(Row, frozen=True, kw_only=True):
+class RingPartition(TableRow, frozen=True, kw_only=True):
     partition: Small
     routing_epoch: Small
     prg_count: Small
@@ -180,7 +180,7 @@ class RingPartition(Row, frozen=True, kw_only=True):
     waits_for: list[str]
 
 
-class RingView(Row, frozen=True, kw_only=True):
+class RingView(TableRow, frozen=True, kw_only=True):
     """Where a tenant's ring is, as far as this node's replicas know."""
 
     tenant: str
@@ -190,7 +190,7 @@ class RingView(Row, frozen=True, kw_only=True):
     partitions: list[RingPartition]
 
 
-class RingOrdered(Row, frozen=True, kw_only=True):
+class RingOrdered(TableRow, frozen=True, kw_only=True):
     """The order is written down; it is carried out whatever happens to who gave it."""
 
     tenant: str
@@ -198,11 +198,11 @@ class RingOrdered(Row, frozen=True, kw_only=True):
     epoch: Small
 
 
-class SessionEnded(Row, frozen=True, kw_only=True):
+class SessionEnded(TableRow, frozen=True, kw_only=True):
     client_id: str
 
 
-class ArchiveRow(Row, frozen=True, kw_only=True):
+class ArchiveRow(TableRow, frozen=True, kw_only=True):
     prg: str
     state: str
     reason: str
@@ -217,22 +217,23 @@ class ArchiveRow(Row, frozen=True, kw_only=True):
     leads: bool
 
 
-class AuditExportRow(Row, frozen=True, kw_only=True):
+class AuditExportRow(TableRow, frozen=True, kw_only=True):
     state: str
     reason: str
     exported_sequence: Count
 
 
-class ArchiveView(Row, frozen=True, kw_only=True):
+class ArchiveView(TableRow, frozen=True, kw_only=True):
     """How far this node's archive is, and what it waits for."""
 
     archive: str
     node: Small
     partitions: list[ArchiveRow]
+    groups: list[ArchiveRow]
     audit: AuditExportRow | None
 
 
-class FeedPartition(Row, frozen=True, kw_only=True):
+class FeedPartition(TableRow, frozen=True, kw_only=True):
     """A partition of the feed: which entries can be read here."""
 
     tenant: str
@@ -250,12 +251,12 @@ class FeedPartition(Row, frozen=True, kw_only=True):
     dedupe_horizon_seconds: Small
 
 
-class FeedDirectory(Row, frozen=True, kw_only=True):
+class FeedDirectory(TableRow, frozen=True, kw_only=True):
     cluster: str
     partitions: list[FeedPartition]
 
 
-class StreamPartitionRow(Row, frozen=True, kw_only=True):
+class StreamPartitionRow(TableRow, frozen=True, kw_only=True):
     """One partition of a stream, as this node's replica has it."""
 
     partition: Small
@@ -265,7 +266,7 @@ class StreamPartitionRow(Row, frozen=True, kw_only=True):
     file_bytes: Count
 
 
-class StreamRow(Row, frozen=True, kw_only=True):
+class StreamRow(TableRow, frozen=True, kw_only=True):
     """A stream: what it captures, how much it keeps."""
 
     name: str
@@ -276,7 +277,7 @@ class StreamRow(Row, frozen=True, kw_only=True):
     created_ms: Count
 
 
-class StreamPage(Row, frozen=True, kw_only=True):
+class StreamPage(TableRow, frozen=True, kw_only=True):
     items: list[StreamRow]
     after: str | None = None
 
@@ -287,11 +288,11 @@ class StreamInfo(StreamRow, frozen=True, kw_only=True):
     partitions: list[StreamPartitionRow]
 
 
-class StreamGone(Row, frozen=True, kw_only=True):
+class StreamGone(TableRow, frozen=True, kw_only=True):
     name: str
 
 
-class StreamRecord(Row, frozen=True, kw_only=True):
+class StreamRecord(TableRow, frozen=True, kw_only=True):
     """One message of a stream, whatever protocol brought it."""
 
     partition: Small
@@ -307,7 +308,7 @@ class StreamRecord(Row, frozen=True, kw_only=True):
     expires_at_ms: Count | None = None
 
 
-class StreamRecords(Row, frozen=True, kw_only=True):
+class StreamRecords(TableRow, frozen=True, kw_only=True):
     """Messages from an offset on; `next` is where to go on."""
 
     items: list[StreamRecord]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from quantum.node.feeding import Feeding
 from quantum.node.messages import Messages
 from quantum.node.orders import BrokerOrders
+from quantum.node.queues import BrokerQueues
 from quantum.node.streams import BrokerStreams
 from quantum.node.views import BrokerViews
 from quantum.tenants.control_words import named_quotas
@@ -28,7 +29,8 @@ class ServedBroker:
         self.messages = Messages(service)
         self.feeding = Feeding(node, service)
         self.streams = BrokerStreams(service)
-        self._admins = {int(entry.id): str(entry.admin) for entry in node.cluster.nodes}
+        self.queues = BrokerQueues(service)
+        self._node = node
 
     def close(self) -> None:
         """Answer no reader of a stream any more."""
@@ -45,4 +47,5 @@ class ServedBroker:
 
     def admin_of(self, node: int | None) -> str:
         """Say where another node is asked; empty: nobody knows."""
-        return "" if node is None else self._admins.get(node, "")
+        listed = self._node.cluster.nodes
+        return next((str(each.admin) for each in listed if each.node_id == node), "")

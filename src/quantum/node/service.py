@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -15,24 +14,29 @@ import msgspec
 from clustor.control.command_gates import CommandGate, lacking_nodes, members_of
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
-from clustor.runtime.audit.log import AuditDesk
+from clustor.runtime.audit.log import AuditLog
 from clustor.runtime.containment import contained
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.runtime.pki.identity import NodeId
 from clustor.security import AuditEvent
+from clustor.wall_clock import wall_clock_ms
 from quantum.broker import Broker
 from quantum.broker.items import decode_item
 from quantum.edge.lobby import Lobby
-from quantum.edge.ports import Peer, Transport, Wire
+from quantum.edge.ports import ConnectionPeer, Transport, WirePort
 from quantum.mesh import link
 from quantum.mesh.relay import RelayEntry
 from quantum.mesh.relays import Relays
 from quantum.mesh.tenant import Tenant
-from quantum.node.replaying import broker_settings
+from quantum.mesh.topic_reads import StreamFilesPort
 from quantum.partition.backpressure import TurnShare
 from quantum.partition.gate import OperationGate
 from quantum.partition.leader import PartitionLeader
+from quantum.protocols.amqp.session.adapter import AmqpAdapter
+from quantum.protocols.amqp.session.amqp_node import AmqpLimits
+from quantum.protocols.kafka.session.adapter import KafkaAdapter
+from quantum.protocols.kafka.session.limits import KafkaLimits
 from quantum.protocols.mqtt.session.adapter import MqttAdapter
 from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.protocols.mqtt.session.traces import Traces
@@ -41,14 +45,15 @@ from quantum.routing.ring import HashRing
 from quantum.tenancy import ConnectionAudit, TenantDescription
 from quantum.tenants.broker_file import BrokerFile, RingsFile, TenantEntry
 from quantum.tenants.group_ids import GroupPlacement, grown_placements, placements_of
+from quantum.tenants.partition_settings import broker_settings
 from quantum.tenants.policy import TenantsFile, server_name_owners
 from quantum.tenants.recent import Recent
 
-_ROUND_TICKS: Final = 50
+_ROUND_TICKS: Final = 18
 """Half a second: what is not urgent is looked at once in so many ticks."""
 _LINK_BYTES_PER_TURN: Final = 2 << 20
-_WAITING_TICKS: Final = 10
-_REVIEW_TICKS: Final = 5
+_WAITING_TICKS: Final = 3
+_REVIEW_TICKS: Final = 2
 
 journal = logging.getLogger("quantum.broker")
 
@@ -82,7 +87,7 @@ class BrokerService:
         self._links_in: dict[int, link.LinkIn] = {}
         self._incarnation = int.from_bytes(entropy(6), "little")
         self.tick_ms = self._started_ms = node.now_ms()
-        self.audit: AuditDesk | None = None
+        self.audit: AuditLog | None = None
         """Where to tell what clients may not; None: nowhere."""
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
@@ -109,12 +114,16 @@ class BrokerService:
         """Told of every partition that is hosted from then on."""
         self.on_stream_news: Callable[[PartitionLeader, set[int]], None] | None = None
         """Told of every partition of a stream that something happened to."""
+        self.stream_files: StreamFilesPort | None = None
+        """Who reads files of streams without holding the loop up; None: nobody does yet."""
         self.distrusted = 0
         """How many tenants have a trust bundle that cannot be used."""
         self.on_described: Callable[[BrokerFile], None] | None = None
         """Told of `broker.json` when it changed, and all its partitions are hosted."""
         self.mqtt = MqttAdapter(self, limits or MqttLimits(), entropy)
-        self.adapters: tuple[Adapter, ...] = (self.mqtt,)
+        self.kafka = KafkaAdapter(self, KafkaLimits(), entropy)
+        self.amqp = AmqpAdapter(self, AmqpLimits(), self.mqtt.passwords, entropy)
+        self.adapters: tuple[Adapter, ...] = (self.mqtt, self.kafka, self.amqp)
         """The protocols that clients speak here."""
         self.relays = Relays(self, self._incarnation, self.mqtt.relayed_connection)
         self._words = {kind: call for each in self.adapters for kind, call in each.words.items()}
@@ -199,6 +208,7 @@ class BrokerService:
             )
             prg = PartitionLeader(tenant, number, group)
             tenant.prgs.append(prg)
+            tenant.topics.host_partition(prg)
             for adapter in self.adapters:
                 adapter.host_partition(prg)
             self._by_group[group] = prg
@@ -261,8 +271,12 @@ class BrokerService:
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         prg = self._by_group[group]
         prg.on_output(output)
-        if output.stream_news and self.on_stream_news is not None:
-            self.on_stream_news(prg, output.stream_news)
+        if output.stream_news:
+            if self.on_stream_news is not None:
+                self.on_stream_news(prg, output.stream_news)
+            tenant = self._by_life.get(prg.tenant.life)
+            if tenant is not None:
+                tenant.topics.stream_news(prg.number, output.stream_news)
         leader = prg.leader_node
         if self._leaders[prg] != leader:
             self._leaders[prg] = leader
@@ -342,7 +356,7 @@ class BrokerService:
 
     def now_ms(self) -> int:
         """Return the time of day: what is stamped into commands."""
-        return time.time_ns() // 1_000_000
+        return wall_clock_ms()
 
     def clock_ms(self) -> int:
         """Return the loop's own clock, which only runs: what lasts is measured by it."""
@@ -431,7 +445,13 @@ class BrokerService:
         self._node.turn_soon()
 
     def open_relay(  # noqa: PLR0917  # a relay is all of these
-        self, wire: Wire, peer: Peer, prg: PartitionLeader, node: int, client_id: bytes, data: bytes
+        self,
+        wire: WirePort,
+        peer: ConnectionPeer,
+        prg: PartitionLeader,
+        node: int,
+        client_id: bytes,
+        data: bytes,
     ) -> RelayEntry:
         """Let another node serve a client that came here."""
         return self.relays.open(wire, peer, prg, node, client_id, data)
@@ -444,7 +464,7 @@ class BrokerService:
                 self.relays.on_open(peer, said)
             case link.RelayExpelled():
                 self.relays.on_expelled(peer, said)
-            case link.Forwarded():
+            case link.ForwardedPublishes():
                 self._on_forwarded(peer, said)
             case link.ForwardsDone():
                 self._on_forwards_done(said)
@@ -461,12 +481,27 @@ class BrokerService:
                 prg = self.find_partition(said.tenant, said.origin)
                 if prg is not None and prg.leading:
                     prg.items_taken(said.prg, said.through)
+            case link.AskedCommand() | link.AnsweredCommand():
+                self._on_ask(peer, said)
             case _:
                 self._words[type(said)](peer, said)
+
+    def _on_ask(self, peer: int, said: link.AskedCommand | link.AnsweredCommand) -> None:
+        tenant = self._by_life.get(said.tenant)
+        if tenant is None:
+            return  # it ends with the link, or when its asker gives up
+        if isinstance(said, link.AskedCommand):
+            tenant.asks.on_asked(peer, said)
+        else:
+            tenant.asks.on_answered(peer, said)
 
     def knows_full_queues(self, prg: PartitionLeader) -> bool:
         """Say whether every replica of a partition can apply another choice for full queues."""
         return self.members_know(prg, CommandGate.FULL_QUEUES)
+
+    def knows_topics(self, prg: PartitionLeader) -> bool:
+        """Say whether every replica of a partition can apply commands of topics."""
+        return self.members_know(prg, CommandGate.TOPICS)
 
     def members_know(self, prg: PartitionLeader, gate: CommandGate) -> bool:
         """Say whether every replica of a partition can apply a family of commands."""
@@ -489,7 +524,7 @@ class BrokerService:
             return None
         return tenant.prgs[number]
 
-    def _on_forwarded(self, peer: int, said: link.Forwarded) -> None:
+    def _on_forwarded(self, peer: int, said: link.ForwardedPublishes) -> None:
         prg = self.find_partition(said.tenant, said.owner)
         if prg is None or not prg.leading:
             return  # its sender sends again when it knows who leads

@@ -33,6 +33,7 @@ from quantum.broker.retention import Stretch, first_wanted, share_of
 from quantum.broker.stream_table import CATALOGUE_PRG, Stream
 from quantum.model.records import Record
 from quantum.node.orders import LedByAnother, OrderRefused
+from quantum.node.topic_files import TopicFiles, TopicRetention
 from quantum.protocols.mqtt.codec.records import records_of
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class StreamOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StreamReading:
     """What was read of a partition: whole batches' records from the offset on."""
 
     records: list[Record]
@@ -107,6 +108,8 @@ class BrokerStreams:
         duty = contained.lasting("stream retention", self._keep_retention)
         self._retention = asyncio.get_running_loop().create_task(duty)
         service.on_stream_news = self._wake
+        service.stream_files = TopicFiles(self._reader)
+        self.topic_retention = TopicRetention(self._reader)
 
     def close(self) -> None:
         """Answer nobody any more."""
@@ -199,7 +202,7 @@ class BrokerStreams:
         *,
         bytes_max: int,
         wait_ms: int = 0,
-    ) -> Reading:
+    ) -> StreamReading:
         """Read from an offset on; with nothing there, wait for something so long.
 
         Raises NoSuchStream, OffsetGone, TooManyReaders and the runtime's ReaderBusy.
@@ -236,7 +239,7 @@ class BrokerStreams:
 
     async def _read(
         self, prg: PartitionLeader, stream: Stream, offset: int, bytes_max: int
-    ) -> Reading:
+    ) -> StreamReading:
         try:
             chunks = await self._reader(prg).read(stream.file_id, offset, bytes_max)
         except StreamOutOfRange as gone:
@@ -252,7 +255,7 @@ class BrokerStreams:
             if record.offset >= offset
         ]
         end = records[-1].offset + 1 if records else offset
-        return Reading(records, stream.start_offset, end)
+        return StreamReading(records, stream.start_offset, end)
 
     def _reader(self, prg: PartitionLeader) -> StreamReads:
         reads = self._reads.get(prg)
@@ -295,12 +298,14 @@ class BrokerStreams:
             await asyncio.sleep(RETENTION_SECONDS)
             for tenant in list(self._service.tenants.values()):
                 for prg in tenant.prgs:
-                    if prg.leading and len(prg.broker.state.streams):
+                    if prg.leading:
                         await self._trim_alone(prg)
 
     async def _trim_alone(self, prg: PartitionLeader) -> None:
         try:
-            await self.trim(prg)
+            if len(prg.broker.state.streams):
+                await self.trim(prg)
+            await self.topic_retention.trim(prg, self._service.now_ms())
         except (LogError, NodeError) as error:  # it is looked at again
             journal.warning("retention of %s/%d: %s", prg.tenant.name, prg.number, error)
 

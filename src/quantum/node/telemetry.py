@@ -10,22 +10,21 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from clustor.telemetry import Family, Kind, by_label, counter, gauge, labels
+from clustor.telemetry import MetricFamily, MetricKind, by_label, counter, gauge, labels
 from clustor.telemetry.exposition import histogram
 from quantum.broker.full_queues import FullQueue
 from quantum.broker.limiting import is_over_quota
+from quantum.node.queue_telemetry import few, queue_families
 from quantum.protocols.mqtt.codec import ReasonCode
-from quantum.protocols.mqtt.session.connection import Connection
+from quantum.protocols.mqtt.session.connection import MqttConnection
 from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
 from quantum.protocols.mqtt.session.tenant_sessions import TenantClient
-from quantum.tenancy import FullQueues
+from quantum.tenancy import FullQueueChoice
 
 if TYPE_CHECKING:
     from quantum.node.service import BrokerService
 
 SESSIONS_PER_STEP: Final = 1_000
-TENANTS_MAX: Final = 100
-"""With more tenants than this no series has a tenant's name."""
 _OVERLOAD: Final = frozenset(
     (ReasonCode.QUOTA_EXCEEDED, ReasonCode.SERVER_BUSY, ReasonCode.CONNECTION_RATE_EXCEEDED)
 )
@@ -83,7 +82,7 @@ class BrokerTelemetry:
     def __init__(self, service: BrokerService) -> None:
         self._service = service
 
-    def families(self) -> Iterator[Family | None]:
+    def families(self) -> Iterator[MetricFamily | None]:
         """Give all series; None lets others have the loop."""
         yield from self._hot()
         totals, waiting = _PrgTotals(), {}
@@ -95,19 +94,24 @@ class BrokerTelemetry:
             waiting[tenant.name] = totals.waiting - before
         yield from self._held(totals.counts)
         yield from self._tenants(waiting)
+        yield from queue_families(self._service.amqp, self._service.now_ms())
         yield from self._lags()
 
     def _dropped(self) -> dict[str, int]:
         """Count what was dropped, by its cause; each partition where it is led."""
         found = {"slow-client": self._service.mqtt.dropped}
-        found |= {f"queue-{each.value}": 0 for each in FullQueues if each is not FullQueues.BLOCK}
+        found |= {
+            f"queue-{each.value}": 0
+            for each in FullQueueChoice
+            if each is not FullQueueChoice.BLOCK
+        }
         for tenant in self._service.tenants.values():
             for prg in tenant.prgs:
                 for policy, count in prg.broker.state.dropped_full.items() if prg.leading else ():
                     found[f"queue-{FullQueue(policy).name.lower().replace('_', '-')}"] += count
         return found
 
-    def _hot(self) -> Iterator[Family]:
+    def _hot(self) -> Iterator[MetricFamily]:
         service, meters = self._service, self._service.mqtt.meters
         yield _by_qos("quantum.publishes_received_total", meters.publishes_in, "From clients")
         yield _by_qos("quantum.publishes_sent_total", meters.publishes_out[::2], "To clients")
@@ -116,17 +120,17 @@ class BrokerTelemetry:
         text = "Clients that stayed connected while their session found another leader"
         yield counter("quantum.resumed_total", meters.resumed, text)
         text = "Messages that were dropped: a client did not take them, or its queue was full (C24)"
-        yield by_label(Kind.COUNTER, "quantum.dropped_total", "cause", self._dropped(), text)
+        yield by_label(MetricKind.COUNTER, "quantum.dropped_total", "cause", self._dropped(), text)
         yield _by_reason("quantum.refused_total", meters.refused)
         ended = {_reason_name(code): count for code, count in meters.disconnects.items()}
         text = "Connections that the broker ended"
-        yield by_label(Kind.COUNTER, "quantum.disconnects_total", "reason", ended, text)
+        yield by_label(MetricKind.COUNTER, "quantum.disconnects_total", "reason", ended, text)
         overload = sum(count for (_, code), count in meters.refused.items() if code in _OVERLOAD)
         yield counter("quantum.reject_overload_total", overload, "Refused for load or quota")
         yield from self._door()
         faults = {_reason_name(code): count for code, count in meters.faults.items()}
         text = "Packets that break the protocol, by the reason code that answers them"
-        yield by_label(Kind.COUNTER, "quantum.faults_total", "reason", faults, text)
+        yield by_label(MetricKind.COUNTER, "quantum.faults_total", "reason", faults, text)
         text = (
             "From the arrival of a QoS 1 or 2 publish to its PUBACK or PUBREC: fsynced on a quorum"
         )
@@ -135,11 +139,11 @@ class BrokerTelemetry:
         ratio = meters.forwarded / both if both else 0.0
         yield gauge("quantum.cross_prg_ratio", ratio, "Logged publishes that change partitions")
 
-    def _door(self) -> Iterator[Family]:
+    def _door(self) -> Iterator[MetricFamily]:
         service, lobby = self._service, self._service.lobby
         if lobby is not None:
             came, text = lobby.counts.as_dict(), "What came to the door, and what became of it"
-            yield by_label(Kind.COUNTER, "quantum.door_total", "what", came, text)
+            yield by_label(MetricKind.COUNTER, "quantum.door_total", "what", came, text)
             yield gauge("quantum.half_open", lobby.half_open, "Connections without an answer yet")
         text = "Tenants whose trust bundle cannot be used: none of their certificates is believed"
         yield gauge("quantum.tenants_distrusted", service.distrusted, text)
@@ -147,7 +151,7 @@ class BrokerTelemetry:
         yield gauge("quantum.large_packet_bytes", large.bytes, "Large packets on their way in")
         yield gauge("quantum.large_packets_waiting", large.waiting, "Clients that wait for room")
 
-    def _held(self, counts: Counter[str]) -> Iterator[Family]:
+    def _held(self, counts: Counter[str]) -> Iterator[MetricFamily]:
         depths = {
             "offline": counts["queued"],
             "in_flight": counts["in_flight"],
@@ -156,7 +160,9 @@ class BrokerTelemetry:
             "stream": counts["stream_items"],
             "dedupe": counts["dedupe"],
         }
-        yield by_label(Kind.GAUGE, "quantum.queue_depth", "type", depths, "What waits, by where")
+        yield by_label(
+            MetricKind.GAUGE, "quantum.queue_depth", "type", depths, "What waits, by where"
+        )
         for name, key, text in _GAUGES:
             yield gauge(f"quantum.{name}", counts[key], text)
         expired = counts["expired"]
@@ -165,34 +171,36 @@ class BrokerTelemetry:
         text = "Adds up the time in which publishes waited for another partition"
         yield gauge("quantum.forward_backpressure_seconds", round(seconds, 3), text)
 
-    def _tenants(self, waiting: dict[str, int]) -> Iterator[Family]:
+    def _tenants(self, waiting: dict[str, int]) -> Iterator[MetricFamily]:
         tenants, mqtt = self._service.tenants, self._service.mqtt.tenants
         for name, attribute, text in _TENANT_COUNTERS:
-            sums = _few({each: getattr(clients, attribute) for each, clients in mqtt.items()})
-            yield by_label(Kind.COUNTER, f"quantum.{name}", "tenant", sums, text)
+            sums = few({each: getattr(clients, attribute) for each, clients in mqtt.items()})
+            yield by_label(MetricKind.COUNTER, f"quantum.{name}", "tenant", sums, text)
         text = (
             "Messages that wait for sessions or are not acknowledged, in replicas here, by tenant"
         )
-        yield by_label(Kind.GAUGE, "quantum.tenant_queue_messages", "tenant", _few(waiting), text)
-        throttled = _few({name: tenant.throttled for name, tenant in tenants.items()})
+        yield by_label(
+            MetricKind.GAUGE, "quantum.tenant_queue_messages", "tenant", few(waiting), text
+        )
+        throttled = few({name: tenant.throttled for name, tenant in tenants.items()})
         text = "Times that clients were left unread"
         name = "quantum.tenant_throttle_events_total"
-        yield by_label(Kind.COUNTER, name, "tenant", throttled, text)
-        held = _few({name: tenant.guard.connections for name, tenant in tenants.items()})
+        yield by_label(MetricKind.COUNTER, name, "tenant", throttled, text)
+        held = few({name: tenant.guard.connections for name, tenant in tenants.items()})
         name, text = "quantum.tenant_connections", "Connections here, by tenant"
-        yield by_label(Kind.GAUGE, name, "tenant", held, text)
-        alerts = _few({name: len(tenant.guard.alerts) for name, tenant in tenants.items()})
+        yield by_label(MetricKind.GAUGE, name, "tenant", held, text)
+        alerts = few({name: len(tenant.guard.alerts) for name, tenant in tenants.items()})
         name, text = "quantum.tenant_quota_alerts", "Quotas at 0.95 or more, by tenant"
-        yield by_label(Kind.GAUGE, name, "tenant", alerts, text)
+        yield by_label(MetricKind.GAUGE, name, "tenant", alerts, text)
         windows = [
             connection.outward.sight().window
             for clients in mqtt.values()
             for connection in clients.connected()
-            if isinstance(connection, Connection) and connection.outward is not None
+            if isinstance(connection, MqttConnection) and connection.outward is not None
         ]
         yield gauge("quantum.leader_credit_hint", min(windows, default=0), "Smallest window")
 
-    def _lags(self) -> Iterator[Family]:
+    def _lags(self) -> Iterator[MetricFamily]:
         applied, replicated = 0.0, 0.0
         for tenant in self._service.tenants.values():
             for prg in tenant.prgs:
@@ -229,22 +237,19 @@ _GAUGES: Final = (
 )
 
 
-def _few(by_tenant: dict[str, int]) -> dict[str, int]:
-    """Name no tenant where they are many: a scrape has few series whoever makes tenants."""
-    return by_tenant if len(by_tenant) <= TENANTS_MAX else {"all": sum(by_tenant.values())}
-
-
-def _by_qos(name: str, counts: list[int], text: str) -> Family:
+def _by_qos(name: str, counts: list[int], text: str) -> MetricFamily:
     values = {str(qos): count for qos, count in enumerate(counts)}
-    return by_label(Kind.COUNTER, name, "qos", values, f"Publishes, by QoS: {text}")
+    return by_label(MetricKind.COUNTER, name, "qos", values, f"Publishes, by QoS: {text}")
 
 
-def _by_reason(name: str, refused: Counter[tuple[str, int]]) -> Family:
+def _by_reason(name: str, refused: Counter[tuple[str, int]]) -> MetricFamily:
     series = [
         (labels(packet=packet, reason=_reason_name(code)), count)
         for (packet, code), count in sorted(refused.items())
     ]
-    return Family(name, Kind.COUNTER, "Answers that refuse, by packet and why", list(series))
+    return MetricFamily(
+        name, MetricKind.COUNTER, "Answers that refuse, by packet and why", list(series)
+    )
 
 
 def _reason_name(code: int) -> str:

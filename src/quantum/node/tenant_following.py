@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clustor.raft.control_plane import CacheState
-from clustor.runtime.control.service import ControlService
 from clustor.runtime.node import Node
+from clustor.runtime.node_parts import NodeControl
 from quantum.node.orders import is_settled
 from quantum.node.service import BrokerService
 from quantum.partition.gate import OperationGate
@@ -17,7 +17,7 @@ from quantum.tenants.follower import TenantKeeper
 from quantum.tenants.records import record_tenants
 
 
-def gates_in(node: Node, control: ControlService) -> Callable[[PartitionLeader], OperationGate]:
+def gates_in(node: Node, control: NodeControl) -> Callable[[PartitionLeader], OperationGate]:
     """Return what says how a partition stands that this node leads."""
 
     def gate_of(prg: PartitionLeader) -> OperationGate:

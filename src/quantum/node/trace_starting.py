@@ -11,7 +11,7 @@ from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.telemetry.node import NodeTelemetry
 from clustor.runtime.telemetry.spans import Spans
 from clustor.runtime.telemetry.trace_file import TRACES_DIRECTORY, TraceFile
-from clustor.telemetry import Family, counter
+from clustor.telemetry import MetricFamily, counter
 from quantum.protocols.mqtt.session.traces import Traces
 from quantum.tenants.broker_file import TracesEntry
 
@@ -45,7 +45,7 @@ def start_traces(
     return file.close
 
 
-def _families(traces: Traces, file: TraceFile) -> Iterator[Family | None]:
+def _families(traces: Traces, file: TraceFile) -> Iterator[MetricFamily | None]:
     yield counter("quantum.trace_spans_total", file.written, "Spans of messages, written")
     lost = file.dropped + traces.withheld
     text = "Spans that were not made or not written: a bound, or the disk"

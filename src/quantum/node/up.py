@@ -28,14 +28,11 @@ from clustor.runtime.node import Node
 from clustor.runtime.pki.identity import NodeId, cluster_id, utc_now
 from quantum.config import ListenAddress, Settings
 from quantum.edge.tls import ClientAuth, TlsPolicy
-from quantum.node.archiving import closing, start_archiving
+from quantum.node.composition import BrokerPlan, open_broker
 from quantum.node.listeners import Door, Doors, Listeners
 from quantum.node.listening import note_listening
-from quantum.node.served import ServedBroker
+from quantum.node.server_certificates import DevelopmentCertificates
 from quantum.node.service import BrokerService
-from quantum.node.tenant_following import keep_tenants
-from quantum.node.trace_starting import start_traces
-from quantum.node.why import show_broker
 from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.tenants.broker_file import (
     DEVELOPMENT_TENANT,
@@ -45,7 +42,6 @@ from quantum.tenants.broker_file import (
     prepare_broker,
     read_broker_file,
 )
-from quantum.tenants.policy import TenantsFile
 
 _ONE: Final = NodeId(1)
 MQTT_PORT: Final = 1883
@@ -98,31 +94,27 @@ async def serve_alone(
 
         if attach is not None:
             attach(node, admin)
-        service = BrokerService(node, mqtt_limits(settings))
-        service.audit = node.audit
-        broker = read_broker_file(settings.data)
-        end_traces = start_traces(node, service, traces_entry(settings))
-        for ordinal, entry in enumerate(broker.tenants):
-            service.add_tenant(entry, ordinal)
-        service.watch_rings(settings.data)
-        keeper = keep_tenants(node, service, broker)
-        service.obey(TenantsFile(settings.data))
-        archiving = start_archiving(node, service, archive_entry(settings))
-        served = admin.service = ServedBroker(node, service, archiving)
-        show_broker(service, node.watch)
-        said = keeper.at_start() if keeper is not None else {}
-        own = doors(settings).told(said)
-        listeners = Listeners(service, own, settings.data, DEVELOPMENT_TENANT)
-        if keeper is not None:
-            listeners.follow(keeper)
-        await listeners.start()
-        node.listeners = listeners.addresses
+        opened = await open_broker(node, admin, _plan(settings))
+        service, listeners = opened.service, opened.listeners
         when_all_led(service, led)
-        return closing(listeners.stop_accepting, archiving, served.close, end_traces)
+        return opened.close
 
     await serve_node(cluster, _ONE, data, settings.data / CLUSTER_FILE, extend, stop=stop)
     if stopped:
         raise GroupStopped("the broker could not start", cause=stopped[0])
+
+
+def _plan(settings: Settings) -> BrokerPlan:
+    return BrokerPlan(
+        settings.data,
+        read_broker_file(settings.data),
+        doors(settings, development=True),
+        DEVELOPMENT_TENANT,
+        DevelopmentCertificates(settings.data),
+        limits=mqtt_limits(settings),
+        archive=archive_entry(settings),
+        traces=traces_entry(settings),
+    )
 
 
 def _require_room(settings: Settings) -> None:
@@ -131,7 +123,7 @@ def _require_room(settings: Settings) -> None:
     known = read_cluster_file(file) if file.exists() else None
     require_room(
         node_directory(settings.data, _ONE),
-        groups=_OWN_GROUPS + settings.tenant_prgs,
+        groups=_OWN_GROUPS + _tenant_prgs(settings),
         numbers=known.flow.disk if known is not None else DiskNumbers(),
         segment_bytes=known.segment_bytes if known is not None else DEVELOPMENT_SEGMENT_BYTES,
     )
@@ -187,28 +179,39 @@ def mqtt_limits(settings: Settings) -> MqttLimits:
 def _tenant(settings: Settings) -> TenantEntry:
     return TenantEntry(
         DEVELOPMENT_TENANT,
-        settings.tenant_prgs,
+        _tenant_prgs(settings),
         settings.queue_messages_max,
         settings.queue_bytes_max,
         dedupe_horizon_seconds=settings.dedupe_horizon_seconds,
     )
 
 
-def doors(settings: Settings) -> Doors:
+def _tenant_prgs(settings: Settings) -> int:
+    """Return how many partitions the tenant has: one process has one loop, so more pay nothing."""
+    made = {entry.name: entry.prgs for entry in read_broker_file(settings.data).tenants}
+    return settings.tenant_prgs or made.get(DEVELOPMENT_TENANT, 1)
+
+
+def doors(settings: Settings, *, development: bool) -> Doors:
     """Return which doors the settings open."""
     return Doors(
-        _door(settings.mqtt),
-        _door(settings.mqtts),
-        _door(settings.ws),
-        _door(settings.wss),
-        TlsPolicy(settings.tls_min, ClientAuth(settings.client_auth)),
-        settings.password,
-        settings.connections_max,
-        settings.connections_per_second,
-        settings.first_packet_seconds,
-        settings.half_open_max,
-        settings.half_open_source_percent,
-        settings.tls_records,
+        mqtt=_door(settings.mqtt),
+        mqtts=_door(settings.mqtts),
+        ws=_door(settings.ws),
+        wss=_door(settings.wss),
+        kafka=_door(settings.kafka),
+        kafkas=_door(settings.kafkas),
+        amqp=_door(settings.amqp),
+        amqps=_door(settings.amqps),
+        development=development,
+        tls=TlsPolicy(settings.tls_min, ClientAuth(settings.client_auth)),
+        password=settings.password,
+        connections_max=settings.connections_max,
+        connections_per_second=settings.connections_per_second,
+        first_packet_seconds=settings.first_packet_seconds,
+        half_open_max=settings.half_open_max,
+        half_open_source_percent=settings.half_open_source_percent,
+        tls_records=settings.tls_records,
         server_names=_server_names(settings),
     )
 
@@ -216,7 +219,7 @@ def doors(settings: Settings) -> Doors:
 def _server_names(settings: Settings) -> frozenset[str]:
     """Return what clients may call this machine: what was said, and where it listens alone."""
     names = {name for name in settings.server_name.split(",") if name}
-    for door in (settings.mqtts, settings.wss):
+    for door in (settings.mqtts, settings.wss, settings.kafkas, settings.amqps):
         if door is not None and door.host not in (*_EVERYWHERE, *_LOOPBACK):
             names.add(door.host.lower())
     return frozenset(names)
@@ -262,6 +265,7 @@ def when_open(service: BrokerService, then: Callable[[], None]) -> None:
 def _greet(say: Say, settings: Settings, listeners: Listeners, command: str) -> None:
     """Say where it listens, and what to try."""
     kinds = {"mqtt": "MQTT", "mqtts": "MQTTS", "ws": "WebSocket", "wss": "WSS"}
+    kinds |= {"kafka": "Kafka", "kafkas": "Kafka TLS", "amqp": "AMQP", "amqps": "AMQPS"}
     say("Quantum is ready (development mode: plaintext on loopback only)")
     for name, (_, door) in listeners.open.items():
         say(f"  {kinds.get(name, name):<10} {door.host}:{door.port}")
@@ -278,6 +282,17 @@ def _greet(say: Say, settings: Settings, listeners: Listeners, command: str) -> 
         say(f"  mosquitto_sub -p {port} -t 'hello/#' -v")
         say(f"  mosquitto_pub -p {port} -q 1 -t hello/world -m 'fsynced before PUBACK'")
         say(f"  {command} pub hello/world 'once, exactly' --qos 2{ours}")
+    if "kafka" in listeners.open:
+        _greet_kafka(say, listeners.open["kafka"][1])
     if settings.admin is not None:
         at = "" if str(settings.admin) == ADMIN_DEFAULT else f" --admin {settings.admin}"
         say(f"  {command} status{at}")
+
+
+def _greet_kafka(say: Say, door: Door) -> None:
+    place = f"{door.host}:{door.port}"
+    say(f"  echo 'fsynced before the ack' | kcat -b {place} -t hello -P")
+    say(f"  kcat -b {place} -t hello -C -e")
+    code = "p.produce('hello', b'from Python'); p.flush()"
+    start = f"p = Producer({{'bootstrap.servers': '{place}'}})"
+    say(f'  python3 -c "from confluent_kafka import Producer; {start}; {code}"')

@@ -37,9 +37,9 @@ from quantum.node.rows import (
     TopicRow,
 )
 from quantum.partition.leader import PartitionLeader
-from quantum.protocols.mqtt.session.connection import Connection
+from quantum.protocols.mqtt.session.connection import MqttConnection
 from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
-from quantum.protocols.mqtt.session.phase import Phase
+from quantum.protocols.mqtt.session.phase import ConnectionPhase
 from quantum.protocols.mqtt.session.tenant_sessions import TenantClient
 from quantum.topics import matches
 
@@ -126,11 +126,11 @@ class BrokerViews:
     def clients(self, tenant: Tenant, wanted: bytes, after: bytes, limit: int) -> ClientPage:
         """List the clients that are connected to partitions that this node leads."""
 
-        def found() -> Iterator[tuple[bytes, tuple[PartitionLeader, Connection]]]:
+        def found() -> Iterator[tuple[bytes, tuple[PartitionLeader, MqttConnection]]]:
             for here in self._sessions(tenant):
                 for client_id, connection in here.connections.items():
-                    assert isinstance(connection, Connection)
-                    if wanted in client_id and connection.phase is Phase.LIVE:
+                    assert isinstance(connection, MqttConnection)
+                    if wanted in client_id and connection.phase is ConnectionPhase.LIVE:
                         yield client_id, (here.leader, connection)
 
         items, more = _page(found(), after, limit, _client)
@@ -257,7 +257,7 @@ def _volatile(prg: PartitionLeader, client_id: bytes) -> SessionRow:
     )
 
 
-def _client(client_id: bytes, at: tuple[PartitionLeader, Connection]) -> ClientRow:
+def _client(client_id: bytes, at: tuple[PartitionLeader, MqttConnection]) -> ClientRow:
     prg, connection = at
     peer = connection.peer
     return ClientRow(

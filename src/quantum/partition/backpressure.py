@@ -21,7 +21,7 @@ PART_BYTES_MIN: Final = 16 << 10
 Soon: TypeAlias = Callable[[Callable[[], None]], None]
 
 
-class Held(Protocol):
+class Pausable(Protocol):
     """A connection that can be left unread."""
 
     def hold(self) -> None:
@@ -31,7 +31,7 @@ class Held(Protocol):
         """Read again, once nothing else holds it."""
 
 
-class Level:
+class WatermarkLevel:
     """An amount with a high and a low mark, and those who wait until it is below the low one."""
 
     __slots__ = ("_held", "_high", "_low", "_soon", "amount", "is_high")
@@ -40,7 +40,7 @@ class Level:
         self._high = high
         self._low = high // 2
         self._soon = soon
-        self._held: dict[Held, None] = {}
+        self._held: dict[Pausable, None] = {}
         self.amount = 0
         self.is_high = False
         """Above the high mark, and not yet below the low one again."""
@@ -60,13 +60,13 @@ class Level:
         self.amount, self.is_high = 0, False
         self.let_all_go()
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: Pausable) -> None:
         """Leave a connection unread until the amount is low."""
         if held not in self._held:
             self._held[held] = None
             held.hold()
 
-    def holds(self, held: Held) -> bool:
+    def holds(self, held: Pausable) -> bool:
         """Say whether a connection is left unread because of this."""
         return held in self._held
 
@@ -93,9 +93,9 @@ class TurnShare:
     __slots__ = ("_brought", "_had", "_held", "_soon", "part")
 
     def __init__(self, soon: Soon) -> None:
-        self._held: dict[Held, None] = {}
+        self._held: dict[Pausable, None] = {}
         """Who had nothing of this turn, in the order in which they came."""
-        self._had: dict[Held, None] = {}
+        self._had: dict[Pausable, None] = {}
         """Who had a part of this turn, and has more."""
         self._soon = soon
         self._brought = 0
@@ -113,19 +113,19 @@ class TurnShare:
         """Whether nothing more of this tenant belongs into this turn."""
         return self._brought > TURN_BYTES_MAX
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: Pausable) -> None:
         """Leave a connection unread for the rest of the turn."""
         if not self.holds(held):
             self._held[held] = None
             held.hold()
 
-    def hold_behind(self, held: Held) -> None:
+    def hold_behind(self, held: Pausable) -> None:
         """Leave one unread that had its part: the others come before it in the next turn."""
         if not self.holds(held):
             self._had[held] = None
             held.hold()
 
-    def holds(self, held: Held) -> bool:
+    def holds(self, held: Pausable) -> bool:
         """Say whether a connection is left unread for the rest of this turn."""
         return held in self._held or held in self._had
 

@@ -11,7 +11,7 @@ from clustor.replica import RequestId
 from clustor.runtime.group import HostedGroup
 from quantum.broker import split_command
 from quantum.broker.parts import PART_BYTES_MAX, is_part
-from quantum.partition.backpressure import Level
+from quantum.partition.backpressure import WatermarkLevel
 from quantum.partition.ports import Completion
 
 _FORGOTTEN: Final = (0, b"", None)
@@ -31,7 +31,7 @@ class CommandQueue:
         "sequence",
     )
 
-    def __init__(self, group: HostedGroup, backlog: Level) -> None:
+    def __init__(self, group: HostedGroup, backlog: WatermarkLevel) -> None:
         self._group = group
         self.backlog = backlog
         self._next_request = 0

@@ -21,7 +21,7 @@ from clustor.raft.fallback import BlockingReason
 from clustor.raft.reads import FailedClause
 
 
-class Operation(StrEnum):
+class ClientOperation(StrEnum):
     """What clients ask for."""
 
     START = "a new session"
@@ -33,19 +33,19 @@ class Operation(StrEnum):
 
 
 _FRESH: Final = (AuthOperation.SESSION_START, False)
-_ROWS: Final[Mapping[Operation, tuple[tuple[AuthOperation, bool], ...]]] = {
-    Operation.START: (_FRESH,),
-    Operation.START_WITH_RULES: (_FRESH, (AuthOperation.ACL_EVALUATION, True)),
-    Operation.RESUME: ((AuthOperation.SESSION_START, True),),
-    Operation.AUTHENTICATE: (
+_ROWS: Final[Mapping[ClientOperation, tuple[tuple[AuthOperation, bool], ...]]] = {
+    ClientOperation.START: (_FRESH,),
+    ClientOperation.START_WITH_RULES: (_FRESH, (AuthOperation.ACL_EVALUATION, True)),
+    ClientOperation.RESUME: ((AuthOperation.SESSION_START, True),),
+    ClientOperation.AUTHENTICATE: (
         (AuthOperation.TOKEN_INTROSPECTION, True),
         (AuthOperation.RE_AUTHENTICATION, True),
     ),
-    Operation.SUBSCRIBE: (
+    ClientOperation.SUBSCRIBE: (
         (AuthOperation.ACL_EVALUATION, True),
         (AuthOperation.GATED_READ, True),
     ),
-    Operation.PUBLISH: ((AuthOperation.ACL_EVALUATION, True),),
+    ClientOperation.PUBLISH: ((AuthOperation.ACL_EVALUATION, True),),
 }
 """The rows of the matrix that an operation needs, and whether it reads what the group holds."""
 
@@ -64,20 +64,20 @@ class OperationGate:
 
 
 HEALTHY: Final = OperationGate(CacheState.FRESH, BlockingReason.NONE, FailedClause.NONE)
-OPEN: Final[Mapping[Operation, str]] = {}
+OPEN: Final[Mapping[ClientOperation, str]] = {}
 
 
 @lru_cache(maxsize=256)
-def refusals(gate: OperationGate) -> Mapping[Operation, str]:
+def refusals(gate: OperationGate) -> Mapping[ClientOperation, str]:
     """Return what is closed, and the sentence for it; an empty mapping: everything is open."""
     if gate.quarantine:
         words = f"PERMANENT_DURABILITY: the partition is in quarantine ({gate.quarantine})"
-        return dict.fromkeys(Operation, words)
-    closed = ((each, _refusal(each, gate)) for each in Operation)
+        return dict.fromkeys(ClientOperation, words)
+    closed = ((each, _refusal(each, gate)) for each in ClientOperation)
     return {each: words for each, words in closed if words} or OPEN
 
 
-def _refusal(operation: Operation, gate: OperationGate) -> str:
+def _refusal(operation: ClientOperation, gate: OperationGate) -> str:
     for row, reads in _ROWS[operation]:
         facts = AuthFacts(
             cache_state=gate.cache_state,
@@ -103,7 +103,7 @@ class Side(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldExchange:
     """Which side holds an exchange, and the sentence for it."""
 
     side: Side
@@ -121,8 +121,8 @@ def hold_reason(gate: OperationGate) -> str:
     return ""
 
 
-def decide_exchange(session: str, topic: str) -> Held | None:
+def decide_exchange(session: str, topic: str) -> HeldExchange | None:
     """Say whether an exchange is held, by the reasons of its two sides; the session's is first."""
     if session:
-        return Held(Side.SESSION, session)
-    return Held(Side.TOPIC, topic) if topic else None
+        return HeldExchange(Side.SESSION, session)
+    return HeldExchange(Side.TOPIC, topic) if topic else None

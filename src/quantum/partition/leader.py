@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from clustor.replica import Applied, Refused, ReplicaOutput
+from clustor.replica import Applied, ReplicaOutput, RequestsRefused
 from clustor.runtime.group import HostedGroup
 from quantum.broker import (
     OWN_ORIGIN,
@@ -28,19 +28,19 @@ from quantum.broker import (
 from quantum.broker.items import Forward, Item
 from quantum.broker.limiting import is_over_quota
 from quantum.broker.types import TRANSFER
-from quantum.partition.backpressure import BACKLOG_BYTES_MAX, Level
+from quantum.partition.backpressure import BACKLOG_BYTES_MAX, WatermarkLevel
 from quantum.partition.batches import OpenBatches, PublishBatch, cuts
 from quantum.partition.command_queue import CommandQueue
 from quantum.partition.forwards import Forwards
-from quantum.partition.gate import OPEN, Operation, OperationGate, hold_reason, refusals
+from quantum.partition.gate import OPEN, ClientOperation, OperationGate, hold_reason, refusals
 from quantum.partition.ports import Completion, Done, ProtocolFamily, RingPort
 from quantum.partition.quota_share import PolicyKeeper
 from quantum.partition.ring_change import RingKeeper
 from quantum.partition.transfers import StreamIn, StreamOut
 
 _TOO_LARGE: Final = "TooLarge"
-_ELAPSE_TICKS: Final = 10
-_RESEND_TICKS: Final = 50
+_ELAPSE_TICKS: Final = 3
+_RESEND_TICKS: Final = 17
 
 journal = logging.getLogger("quantum.broker")
 
@@ -60,8 +60,10 @@ class PartitionLeader:
         """What carries out each kind of effect."""
         self._readers: dict[type, Callable[[Any], object | None]] = {}
         """What says of each kind of item whether it may do without the log."""
+        self.askers: dict[int, Callable[[bytes, Completion], None]] = {}
+        """Who logs commands of a section that clients here or elsewhere ask for, by its family."""
         self._starting = False
-        self.backlog = Level(BACKLOG_BYTES_MAX, tenant.soon)
+        self.backlog = WatermarkLevel(BACKLOG_BYTES_MAX, tenant.soon)
         """The bytes of all that waits for the log, here or with the owner of its topics."""
         self._queue = CommandQueue(group, self.backlog)
         self._behind_effects: list[Callable[[], None]] = []
@@ -79,7 +81,7 @@ class PartitionLeader:
         """For how many ticks, added up, other partitions were waited for."""
         self.ring = RingKeeper(self)
         self.policy = PolicyKeeper(self)
-        self.closed: Mapping[Operation, str] = OPEN
+        self.closed: Mapping[ClientOperation, str] = OPEN
         """What clients may not ask for now, because of the control plane's copy or the group."""
         self.blocked_reason = ""
         """Why no exchange with another partition goes on from here, or to here; empty: it does."""
@@ -135,6 +137,14 @@ class PartitionLeader:
     def propose(self, command: bytes, completion: Completion | None = None) -> None:
         """Let a command wait for the end of this turn."""
         self._commands.append((command, completion))
+        self.tenant.touch(self)
+
+    def ask(self, command: bytes, completion: Completion) -> None:
+        """Log a section's command as its family wants it done; it is answered as `propose` is."""
+        self.askers.get(command[0], self.propose)(command, completion)
+
+    def touch(self) -> None:
+        """Have a turn soon: something waits."""
         self.tenant.touch(self)
 
     def submit(
@@ -246,7 +256,7 @@ class PartitionLeader:
         for outcome in output.replies:
             if isinstance(outcome, Applied):
                 self._on_applied(outcome)
-            elif isinstance(outcome, Refused) and outcome.reason != _TOO_LARGE:
+            elif isinstance(outcome, RequestsRefused) and outcome.reason != _TOO_LARGE:
                 self._queue.stall_again(outcome.request_ids)
             else:
                 self._queue.failed(outcome.request_ids)

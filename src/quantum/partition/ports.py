@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeAlias
 
 from quantum.broker import Broker
 from quantum.broker.items import Item
-from quantum.partition.backpressure import Level
+from quantum.partition.backpressure import WatermarkLevel
 from quantum.tenancy import TenantDescription
-from quantum.tenants.broker_file import Ring
+from quantum.tenants.broker_file import TenantRing
 
 Completion: TypeAlias = Callable[[bytes | None], None]
 """Called once with a command's reply, or with None when it is not known, or never happened."""
@@ -84,7 +84,7 @@ class RingPort(Protocol):
     @property
     def traces(self) -> LogWatch | None: ...
     @property
-    def rings(self) -> tuple[Ring, ...]: ...
+    def rings(self) -> tuple[TenantRing, ...]: ...
     @property
     def prgs(self) -> Sequence[LeaderPort]: ...
     @property
@@ -131,7 +131,7 @@ class LeaderPort(Protocol):
 
     number: int
     term: int
-    backlog: Level
+    backlog: WatermarkLevel
 
     @property
     def tenant(self) -> RingPort: ...

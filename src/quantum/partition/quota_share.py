@@ -13,14 +13,14 @@ from quantum.broker import SetFullQueues, SetPolicy, encode_command
 from quantum.broker.full_queues import FullQueue
 from quantum.broker.limiting import held
 from quantum.partition.ports import LeaderPort
-from quantum.tenancy import FullQueues, SharedDistribution, is_stale, plan_shares
+from quantum.tenancy import FullQueueChoice, SharedDistribution, is_stale, plan_shares
 
-_LOOK_TICKS: Final = 50
+_LOOK_TICKS: Final = 17
 _CHOICES: Final = {
-    FullQueues.BLOCK: FullQueue.BLOCK,
-    FullQueues.DROP_OLDEST: FullQueue.DROP_OLDEST,
-    FullQueues.DROP_NEWEST: FullQueue.DROP_NEWEST,
-    FullQueues.END_SESSION: FullQueue.END_SESSION,
+    FullQueueChoice.BLOCK: FullQueue.BLOCK,
+    FullQueueChoice.DROP_OLDEST: FullQueue.DROP_OLDEST,
+    FullQueueChoice.DROP_NEWEST: FullQueue.DROP_NEWEST,
+    FullQueueChoice.END_SESSION: FullQueue.END_SESSION,
 }
 
 

@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from quantum.edge.ports import Handler, Peer, Transport, Wire
+from clustor.control.command_gates import CommandGate
+from quantum.edge.ports import ConnectionPeer, Handler, Transport, WirePort
 from quantum.mesh.link import Said
 from quantum.mesh.relay import RelayEntry
 from quantum.mesh.tenant import Tenant
@@ -91,11 +92,16 @@ class Host(Protocol):
     def say(self, node: int, said: Said, size: int) -> None: ...
     def is_local(self, node: int | None) -> bool: ...
     def reaches(self, node: int) -> bool: ...
+    def knows(self, node: int, gate: CommandGate) -> bool: ...
+    def members_know(self, prg: PartitionLeader, gate: CommandGate) -> bool:
+        """Say whether every replica of a partition can apply a family of commands."""
+        ...
+
     def reference(self, node: int | None, transport: Transport) -> str | None: ...
     def open_relay(  # noqa: PLR0917  # a relay is all of these
         self,
-        wire: Wire,
-        peer: Peer,
+        wire: WirePort,
+        peer: ConnectionPeer,
         prg: PartitionLeader,
         node: int,
         client_id: bytes,

@@ -29,7 +29,7 @@ _PAST_RESERVED = bytes([RESERVED[0] + 1])
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[V]):
+class RetainedChunk(Generic[V]):
     """A part of the matches, in the order of the index."""
 
     matches: list[tuple[bytes, V]]
@@ -100,7 +100,7 @@ class RetainedIndex(Generic[V]):
         after_topic: bytes,
         limit: int,
         leaps_max: int | None = None,
-    ) -> Page[V]:
+    ) -> RetainedChunk[V]:
         """Return up to `limit` matches that come after a topic; begin with the empty one.
 
         The topic need not be there any more. A page also ends after `leaps_max` leaps, so that
@@ -113,13 +113,13 @@ class RetainedIndex(Generic[V]):
         leaps = limit * LEAPS_PER_TOPIC if leaps_max is None else leaps_max
         return self._leap(_Pattern(topic_filter), _key(after_topic), limit, leaps)
 
-    def _page_of_one(self, topic: bytes, after_topic: bytes) -> Page[V]:
+    def _page_of_one(self, topic: bytes, after_topic: bytes) -> RetainedChunk[V]:
         key = _key(topic)
         if key not in self._values or (after_topic and key <= _key(after_topic)):
-            return Page([], None)
-        return Page([(topic, self._values[key])], None)
+            return RetainedChunk([], None)
+        return RetainedChunk([(topic, self._values[key])], None)
 
-    def _leap(self, pattern: _Pattern, after: bytes, limit: int, leaps: int) -> Page[V]:
+    def _leap(self, pattern: _Pattern, after: bytes, limit: int, leaps: int) -> RetainedChunk[V]:
         found: list[tuple[bytes, V]] = []
         values = self._values
         cursor = KeyCursor(self._keys)
@@ -128,10 +128,10 @@ class RetainedIndex(Generic[V]):
             key = cursor.step()
         for _ in range(leaps):
             if key is None:
-                return Page(found, None)
+                return RetainedChunk(found, None)
             target = pattern.next_candidate(key)
             if target is None:
-                return Page(found, None)
+                return RetainedChunk(found, None)
             if target == key:
                 run = cursor.take_before(pattern.past_run(key), limit - len(found))
                 if not run:  # a name that no client may use, NUL in it: the bound is before it
@@ -145,7 +145,7 @@ class RetainedIndex(Generic[V]):
             else:
                 after = key
                 key = cursor.seek(target)
-        return Page(found, _topic(after))
+        return RetainedChunk(found, _topic(after))
 
 
 class _Pattern:

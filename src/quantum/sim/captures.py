@@ -10,10 +10,9 @@ from typing import Final, Protocol
 import msgspec
 
 from clustor.raft.types import ReplicaId
-from clustor.sim.cluster import SimNode
-from clustor.sim.judge import PromiseBroken
+from clustor.sim.driver import ReplicaDriver, SimNode
+from clustor.sim.errors import PromiseBroken
 from clustor.sim.scenario import MS, Scenario
-from clustor.sim.seat import Seat
 from clustor.sim.timeline import Microseconds
 from clustor.streams import StreamFileReader, take_view
 from quantum.broker import (
@@ -57,7 +56,7 @@ class CapturingWorld(Protocol):
     @property
     def captures(self) -> Captures: ...
     def later(self, delay: int, call: Callable[[], None], /) -> None: ...
-    def leader(self, group: int, /) -> Seat | None: ...
+    def leader(self, group: int, /) -> ReplicaDriver | None: ...
     def propose(self, group: int, command: bytes, told: Callable[[bytes | None], None], /) -> None:
         """Let the leader of a partition propose a command, if there is one."""
 
@@ -126,7 +125,7 @@ class Captures:
         return self._world.now // MS
 
 
-def _broker(seat: Seat) -> Broker:
+def _broker(seat: ReplicaDriver) -> Broker:
     machine = seat.running.machine
     assert isinstance(machine, Broker)
     return machine
@@ -156,7 +155,7 @@ def judge_captures(world: CapturingWorld) -> None:
                 raise PromiseBroken(f"a stream has {publisher.name}'s {number} {count} times")
 
 
-def _contents(seat: Seat) -> Iterator[tuple[bytes, list[bytes]]]:
+def _contents(seat: ReplicaDriver) -> Iterator[tuple[bytes, list[bytes]]]:
     """Read every stream of a replica from its files, and compare it with what its state says."""
     streams = seat.running.streams
     broker = _broker(seat)

@@ -7,8 +7,9 @@ they saw is judged afterwards, by rules that know nothing of the broker.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from clustor.sim.scenario import MS
 from quantum.protocols.mqtt.codec import (
@@ -27,7 +28,7 @@ from quantum.protocols.mqtt.codec import (
     Pubrec,
     Pubrel,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
@@ -35,10 +36,7 @@ from quantum.protocols.mqtt.codec import (
     encode_packet,
 )
 from quantum.protocols.mqtt.codec.types import ClientId
-from quantum.sim.wire import Line
-
-if TYPE_CHECKING:
-    from quantum.sim.world import BrokerWorld
+from quantum.sim.wire import ClientEnd, SimLine
 
 WINDOW: Final = 8
 _ANSWER_MAX: Final = 4_000 * MS
@@ -47,17 +45,26 @@ _FAILURE: Final = 0x80
 _EXPIRY_SECONDS: Final = 3_600
 
 
+class ClientsWorld(Protocol):
+    """What clients ask of the world that they live in."""
+
+    @property
+    def is_heard(self) -> bool: ...
+    def later(self, delay: int, action: Callable[[], None], /) -> None: ...
+    def dial(self, client: ClientEnd, rng: Random) -> SimLine | None: ...
+
+
 class SimClient:
     """A persistent session, and the way to it through any node."""
 
     def __init__(
-        self, world: BrokerWorld, name: str, version: ProtocolVersion, rng: Random
+        self, world: ClientsWorld, name: str, version: ProtocolVersion, rng: Random
     ) -> None:
         self._world = world
         self.name = name
         self.version = version
         self._rng = rng
-        self.line: Line | None = None
+        self.line: SimLine | None = None
         self.is_live = False
         self._packets = PacketReader(_PACKET_BYTES_MAX)
         self._attempt = 0
@@ -106,7 +113,7 @@ class SimClient:
             line.drop()
             self._again()
 
-    def lost(self, line: Line) -> None:
+    def lost(self, line: SimLine) -> None:
         if line is self.line:
             self.line, self.is_live = None, False
             self._again()
@@ -117,7 +124,7 @@ class SimClient:
         if self.line is not None:
             self.line.send(b"".join(encode_packet(packet, self.version) for packet in packets))
 
-    def received(self, line: Line, data: bytes) -> None:
+    def received(self, line: SimLine, data: bytes) -> None:
         if line is not self.line:
             return
         self._packets.receive(data)
@@ -155,7 +162,7 @@ class SimPublisher(SimClient):
 
     def __init__(
         self,
-        world: BrokerWorld,
+        world: ClientsWorld,
         name: str,
         version: ProtocolVersion,
         rng: Random,
@@ -239,7 +246,7 @@ class SimSubscriber(SimClient):
 
     def __init__(
         self,
-        world: BrokerWorld,
+        world: ClientsWorld,
         name: str,
         version: ProtocolVersion,
         rng: Random,
@@ -257,7 +264,7 @@ class SimSubscriber(SimClient):
     def on_connected(self) -> None:
         if not self.is_subscribed:
             wanted = Subscription(TopicFilter(self.topic_filter.encode()), self.qos)
-            self.send(Subscribe(PacketId(1), (wanted,)))
+            self.send(SubscribePacket(PacketId(1), (wanted,)))
 
     def on_packet(self, packet: Packet) -> None:
         match packet:

@@ -11,7 +11,8 @@ from random import Random
 from typing import Final, Protocol
 
 from clustor.raft.types import ReplicaId
-from clustor.sim.cluster import SimCluster, SimNode
+from clustor.sim.cluster import SimCluster
+from clustor.sim.driver import SimNode
 from clustor.sim.network import NodeId
 from clustor.sim.scenario import MS
 from clustor.sim.timeline import Microseconds
@@ -28,7 +29,7 @@ class Ends(Protocol):
     def lost(self, node: ReplicaId, peer: ReplicaId) -> None: ...
 
 
-class Links:
+class SimLinks:
     """One connection between every two nodes."""
 
     def __init__(self, cluster: SimCluster, ends: Ends, rng: Random) -> None:

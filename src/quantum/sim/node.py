@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from clustor.raft.types import ReplicaId
 from clustor.replica import Replica, ReplicaOutput
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.node import Node
-from clustor.sim.cluster import SimNode
-from clustor.sim.seat import Seat
+from clustor.sim.driver import ReplicaDriver, SimNode
 from quantum.node.service import BrokerService
+from quantum.sim.links import SimLinks
 from quantum.tenants.broker_file import TenantEntry
 from quantum.tenants.group_ids import group_of
-
-if TYPE_CHECKING:
-    from quantum.sim.world import BrokerWorld
 
 
 class _Admission:
@@ -30,7 +27,7 @@ class _Admission:
 class SimGroup:
     """What the service knows as a hosted group."""
 
-    def __init__(self, seat: Seat, partition_id: int) -> None:
+    def __init__(self, seat: ReplicaDriver, partition_id: int) -> None:
         self.seat = seat
         self.partition_id = partition_id
         self.admission = _Admission()
@@ -50,7 +47,7 @@ class _Transport:
         self._node = node
 
     def connected(self) -> set[ReplicaId]:
-        return self._node.world.links.connected(self._node.sim.id)
+        return self._node.links.connected(self._node.sim.id)
 
     def is_behind(self, _peer: ReplicaId) -> bool:
         return False
@@ -73,8 +70,8 @@ class SimService(BrokerService):
 class BrokerNode:
     """One process of a broker, from its start to its end; what the service knows as its node."""
 
-    def __init__(self, world: BrokerWorld, sim: SimNode, tenant: TenantEntry) -> None:
-        self.world = world
+    def __init__(self, links: SimLinks, sim: SimNode, tenant: TenantEntry) -> None:
+        self.links = links
         self.sim = sim
         self.node_id = sim.id
         self.transport = _Transport(self)
@@ -111,11 +108,11 @@ class BrokerNode:
             self.later(self._turn)
 
     def send_service(self, _number: int, peer: int, data: bytes) -> None:
-        self.world.links.send(self.sim.id, ReplicaId(peer), data)
+        self.links.send(self.sim.id, ReplicaId(peer), data)
 
     def later(self, call: Callable[[], None], delay: int = 0) -> None:
         """Call something of this process; not when it is over by then."""
-        self.world.later(delay, lambda: None if self.is_over else call())
+        self.sim.cluster.later(delay, lambda: None if self.is_over else call())
 
     # What happens to it.
 
@@ -129,7 +126,7 @@ class BrokerNode:
         if not self.is_over:
             self.service.flush()
 
-    def on_output(self, seat: Seat, output: ReplicaOutput) -> None:
+    def on_output(self, seat: ReplicaDriver, output: ReplicaOutput) -> None:
         """Take what one of the replicas put out, and end the turn soon."""
         if seat.group >= len(self._hosted):
             return  # the ring does not have it yet, as far as this node was told

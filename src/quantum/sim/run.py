@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from clustor.runtime.containment import contained
-from clustor.sim.judge import PromiseBroken
+from clustor.sim.errors import PromiseBroken
 from clustor.sim.run import SeedReport
 from clustor.sim.scenario import MS, SECOND, FaultKind, Scenario
 from clustor.sim.timeline import Microseconds
@@ -68,15 +68,15 @@ def run_broker_scenario(
             _come_to_rest(world)
             _judge(world)
     except PromiseBroken as broken:
-        report.violation, report.detail = str(broken), _where(broken)
+        report.violation, report.detail = str(broken), where(broken)
     except Exception as error:  # noqa: BLE001  # code that raises breaks its promise too
-        report.violation, report.detail = f"{type(error).__name__}: {error}", _where(error)
+        report.violation, report.detail = f"{type(error).__name__}: {error}", where(error)
     if world is not None:
         _fill(report, world)
     return report
 
 
-def _where(error: BaseException) -> str:
+def where(error: BaseException) -> str:
     return "".join(traceback.format_exception(error, limit=-12))
 
 

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from clustor.sim.cluster import SimCluster
 from clustor.sim.scenario import MS
-from quantum.edge.ports import Peer
+from quantum.edge.ports import ConnectionPeer
 from quantum.sim.node import BrokerNode
-
-if TYPE_CHECKING:
-    from quantum.sim.world import BrokerWorld
 
 
 class ClientEnd(Protocol):
-    def received(self, line: Line, data: bytes) -> None: ...
-    def lost(self, line: Line) -> None: ...
+    def received(self, line: SimLine, data: bytes) -> None: ...
+    def lost(self, line: SimLine) -> None: ...
 
 
-class Line:
+class SimLine:
     """One connection. For the broker it is a wire, for the client a line to talk on."""
 
     def __init__(
-        self, world: BrokerWorld, node: BrokerNode, client: ClientEnd, tenant: str, rng: Random
+        self, world: SimCluster, node: BrokerNode, client: ClientEnd, tenant: str, rng: Random
     ) -> None:
         self._world = world
         self._node = node
@@ -33,7 +31,7 @@ class Line:
         self._broker_gone = self._client_gone = False
         self._handler = node.service.mqtt.new_connection()
         self._is_open = False
-        self._peer = Peer("tcp", "sim", tenant)
+        self._peer = ConnectionPeer("tcp", "sim", tenant)
 
     def _way(self, latest: int) -> int:
         return max(self._world.timeline.now + self._rng.randint(50, 800), latest)

@@ -15,22 +15,22 @@ from clustor.raft.reads import FailedClause
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
 from clustor.runtime.pki.identity import NodeId
-from clustor.sim.cluster import Crowd, SimCluster, SimNode
+from clustor.sim.cluster import SimCluster
+from clustor.sim.driver import Crowd, ReplicaDriver, SimNode
 from clustor.sim.judge import GroupJudge
 from clustor.sim.scenario import MS, Scenario
-from clustor.sim.seat import Seat
 from clustor.sim.timeline import Microseconds
 from quantum.broker import Broker, BrokerSettings
 from quantum.node.orders import is_settled
-from quantum.node.replaying import broker_settings
 from quantum.partition.gate import HEALTHY, OperationGate
 from quantum.protocols.mqtt.codec import ProtocolVersion
 from quantum.sim.captures import Captures
 from quantum.sim.clients import SimClient, SimPublisher, SimSubscriber
-from quantum.sim.links import Links
+from quantum.sim.links import SimLinks
 from quantum.sim.node import BrokerNode
-from quantum.sim.wire import ClientEnd, Line
-from quantum.tenants.broker_file import DEVELOPMENT_TENANT, Ring, TenantEntry
+from quantum.sim.wire import ClientEnd, SimLine
+from quantum.tenants.broker_file import DEVELOPMENT_TENANT, TenantEntry, TenantRing
+from quantum.tenants.partition_settings import broker_settings
 
 if TYPE_CHECKING:
     from clustor.replica import StateMachine
@@ -88,7 +88,7 @@ class BrokerWorld(SimCluster):
         )
         self._settings = [broker_settings(self.tenant, each) for each in range(scenario.groups)]
         self.brokers: dict[ReplicaId, BrokerNode] = {}
-        self._lines: dict[BrokerNode, list[Line]] = {}
+        self._lines: dict[BrokerNode, list[SimLine]] = {}
         self._client_rng = rng
         super().__init__(scenario)
         self.subscribers = [
@@ -136,7 +136,7 @@ class BrokerWorld(SimCluster):
 
     def _grow(self) -> None:
         """Write a larger ring down; each node reads it when it does."""
-        ring = Ring(self.scenario.groups)
+        ring = TenantRing(self.scenario.groups)
         self.tenant = msgspec.structs.replace(self.tenant, rings=(ring,))
         for node in sorted(self.nodes):
             self.later(self._growth.randint(0, 300 * MS), partial(self._read_ring, node))
@@ -173,7 +173,7 @@ class BrokerWorld(SimCluster):
         return GroupJudge(group, knows_requests=False)
 
     def _new_crowd(self) -> Crowd:
-        self.links = Links(self, self, self._rng("links"))
+        self.links = SimLinks(self, self, self._rng("links"))
         for node in self.nodes.values():
             self.on_start(node)
         return self
@@ -182,7 +182,7 @@ class BrokerWorld(SimCluster):
         return WatchedBroker(self._settings[group], judge)
 
     def on_start(self, node: SimNode) -> None:
-        broker = self.brokers[node.id] = BrokerNode(self, node, self.tenant)
+        broker = self.brokers[node.id] = BrokerNode(self.links, node, self.tenant)
         if self._standings is not None:
             broker.service.gate_of = self._standing
         self._lines[broker] = []
@@ -213,7 +213,7 @@ class BrokerWorld(SimCluster):
             broker.service.on_tick()
             broker.turn_soon()
 
-    def on_output(self, seat: Seat, output: ReplicaOutput) -> None:
+    def on_output(self, seat: ReplicaDriver, output: ReplicaOutput) -> None:
         broker = self.brokers.get(seat.node.id)
         if broker is not None:
             broker.on_output(seat, output)
@@ -232,12 +232,12 @@ class BrokerWorld(SimCluster):
             broker.service.on_peer_lost(_node_id(peer))
             broker.turn_soon()
 
-    def dial(self, client: ClientEnd, rng: Random) -> Line | None:
+    def dial(self, client: ClientEnd, rng: Random) -> SimLine | None:
         """Connect a client to a node that runs; None if none does."""
         if not self.brokers:
             return None
         broker = self.brokers[rng.choice(sorted(self.brokers))]
-        line = Line(self, broker, client, self.tenant.name, rng)
+        line = SimLine(self, broker, client, self.tenant.name, rng)
         self._lines[broker].append(line)
         return line
 

@@ -1,15 +1,18 @@
 """Tenancy: what a tenant may do, how much of it, and that it never meets another tenant."""
 
-from quantum.tenancy.acl import (
+from quantum.tenancy.access import (
+    OPERATIONS_OF,
+    UNRESTRICTED,
+    AccessDecision,
     AclRule,
-    Action,
-    ClientAccess,
-    CompiledAcl,
-    Decision,
     Effect,
     Ground,
-    compile_acl,
+    Operation,
+    ResourceKind,
+    any_of,
+    named_for,
 )
+from quantum.tenancy.acl import ClientAccess, CompiledAcl, compile_acl
 from quantum.tenancy.buckets import (
     ConnectionAdmission,
     NoisyNeighbour,
@@ -20,7 +23,7 @@ from quantum.tenancy.buckets import (
     Rates,
     TokenBucket,
 )
-from quantum.tenancy.credits import RECALCULATE_EVERY_MS, InFlightSlots, Load, credit_hint
+from quantum.tenancy.credits import RECALCULATE_EVERY_MS, InFlightSlots, LeaderLoad, credit_hint
 from quantum.tenancy.description import TenantDescription, describe_tenants
 from quantum.tenancy.errors import (
     InvalidQuota,
@@ -32,11 +35,12 @@ from quantum.tenancy.errors import (
     TenancyMisuse,
 )
 from quantum.tenancy.ladder import GRACE_MS, Usage
+from quantum.tenancy.names import read_pattern
 from quantum.tenancy.namespace import Namespace, check_tenant_id
 from quantum.tenancy.policy import (
     AclRefusal,
     ConnectionAudit,
-    FullQueues,
+    FullQueueChoice,
     SharedDistribution,
     TenantPolicy,
     TopicNames,
@@ -50,39 +54,64 @@ from quantum.tenancy.quotas import (
     Quotas,
     Resource,
 )
+from quantum.tenancy.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    SALT_BYTES,
+    SALT_BYTES_MAX,
+    SCRAM_256,
+    SCRAM_512,
+    SCRAM_MECHANISMS,
+    ScramCredential,
+    ScramExchange,
+    credential_of,
+    derive_credential,
+    is_scram_password,
+    key_bytes,
+)
 from quantum.tenancy.shares import HELD, Amounts, is_stale, plan_shares
-from quantum.tenancy.types import Principal, Verdict
+from quantum.tenancy.types import Principal, QuotaVerdict
 
 __all__ = [
     "GRACE_MS",
     "HELD",
+    "ITERATIONS_MAX",
+    "ITERATIONS_MIN",
+    "OPERATIONS_OF",
     "QUOTA_MAXIMA",
     "RECALCULATE_EVERY_MS",
+    "SALT_BYTES",
+    "SALT_BYTES_MAX",
+    "SCRAM_256",
+    "SCRAM_512",
+    "SCRAM_MECHANISMS",
+    "UNRESTRICTED",
+    "AccessDecision",
     "AclRefusal",
     "AclRule",
-    "Action",
     "Alert",
     "Amounts",
     "ClientAccess",
     "CompiledAcl",
     "ConnectionAdmission",
     "ConnectionAudit",
-    "Decision",
     "Effect",
-    "FullQueues",
+    "FullQueueChoice",
     "Ground",
     "InFlightSlots",
     "InvalidQuota",
     "InvalidRule",
     "InvalidTenantId",
     "InvalidTenants",
-    "Load",
+    "LeaderLoad",
     "Namespace",
     "NamespaceViolation",
     "NoisyNeighbour",
+    "Operation",
     "Principal",
     "QuotaDecision",
     "QuotaLedger",
+    "QuotaVerdict",
     "Quotas",
     "Rate",
     "RateDecision",
@@ -90,6 +119,9 @@ __all__ = [
     "RateLimit",
     "Rates",
     "Resource",
+    "ResourceKind",
+    "ScramCredential",
+    "ScramExchange",
     "SharedDistribution",
     "TenancyError",
     "TenancyMisuse",
@@ -98,12 +130,18 @@ __all__ = [
     "TokenBucket",
     "TopicNames",
     "Usage",
-    "Verdict",
     "Wills",
+    "any_of",
     "check_tenant_id",
     "compile_acl",
+    "credential_of",
     "credit_hint",
+    "derive_credential",
     "describe_tenants",
+    "is_scram_password",
     "is_stale",
+    "key_bytes",
+    "named_for",
     "plan_shares",
+    "read_pattern",
 ]

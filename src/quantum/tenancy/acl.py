@@ -1,4 +1,4 @@
-"""Who may publish and subscribe to what.
+"""A tenant's access list: who may do what to which topics, streams, queues, groups and ids.
 
 The meaning. Rules have no order. What no rule allows is refused, and a rule that denies wins
 over every rule that allows.
@@ -13,6 +13,8 @@ over every rule that allows.
   An id that could change a pattern's meaning (empty, with `/`, `+`, `#`, or `$` in front) is
   allowed nothing by `%c`; and where a rule denies by `%c`, such a client is refused everything,
   since what it should be denied has no name. The same holds for `%u`.
+- A rule about anything else than topics has a name, or what names begin with. Where some other
+  operation is allowed to a client, so is to describe; a rule that denies describing wins.
 - `$…` is the server's own. An allowing pattern reaches it by name only, never by a wildcard or
   a placeholder in front. A denying pattern's wildcards reach it.
 """
@@ -20,11 +22,24 @@ over every rule that allows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum, Flag
+from dataclasses import replace
 
+from quantum.tenancy.access import (
+    NO_TOPIC,
+    NOT_ALLOWED,
+    OPERATIONS_OF,
+    UNSAFE_ID,
+    AccessDecision,
+    AclRule,
+    Effect,
+    Ground,
+    Operation,
+    ResourceKind,
+    named_for,
+)
 from quantum.tenancy.automaton import CLIENT, IDENTITY, LevelAutomaton
 from quantum.tenancy.errors import InvalidRule
+from quantum.tenancy.names import NameRules, check_name_rule
 from quantum.tenancy.types import Principal
 from quantum.topics import (
     RESERVED,
@@ -38,61 +53,8 @@ from quantum.topics import (
 from quantum.types import ClientId
 
 TOPICS_REMEMBERED_MAX = 64
-
-
-class Effect(Enum):
-    ALLOW = "allow"
-    DENY = "deny"
-
-
-class Action(Flag):
-    PUBLISH = 1
-    SUBSCRIBE = 2
-    BOTH = 3
-
-
-@dataclass(frozen=True, slots=True)
-class AclRule:
-    """One line of a tenant's access list."""
-
-    effect: Effect
-    action: Action
-    pattern: bytes
-    """A topic filter, in which `%c` and `%u` may stand for levels."""
-    principals: frozenset[Principal] | None = None
-    """Whom it concerns; None for everybody."""
-    number: int = field(default=0, compare=False)
-    """Its place in the list that people wrote, from 1; 0: nobody wrote it."""
-
-
-class Ground(Enum):
-    """Why a decision was made, for the audit log."""
-
-    ALLOWED = "allowed by a rule"
-    DENIED = "denied by a rule"
-    NOT_ALLOWED = "no rule allows it"
-    UNSAFE_ID = "a rule denies by an id that cannot be a level"
-    NO_TOPIC = "neither a topic nor a filter"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What a check found."""
-
-    ground: Ground
-    rule: AclRule | None = None
-    """The rule that decided; where several together allow a filter, one of them."""
-    withholds: AclRule | None = None
-    """Of a subscription that is allowed: a rule that denies some of its topics."""
-
-    @property
-    def allowed(self) -> bool:
-        return self.ground is Ground.ALLOWED
-
-
-_NOT_ALLOWED = Decision(Ground.NOT_ALLOWED)
-_UNSAFE_ID = Decision(Ground.UNSAFE_ID)
-_NO_TOPIC = Decision(Ground.NO_TOPIC)
+_NO_CLIENT = ClientId(b"")
+_READS = frozenset({Operation.SUBSCRIBE, Operation.CONSUME})
 
 
 class CompiledAcl:
@@ -101,41 +63,91 @@ class CompiledAcl:
     It never changes its answers: a new list of rules is a new object.
     """
 
-    __slots__ = ("_allowed", "_denied", "_publish", "_subscribe", "rules")
+    __slots__ = ("_allowed", "_denied", "_names", "_publish", "_subscribe", "rules")
 
     def __init__(self, rules: Sequence[AclRule]) -> None:
         self.rules = tuple(rules)
         self._publish = _Sides()
         self._subscribe = _Sides()
+        self._names: dict[ResourceKind, NameRules] = {}
         for number, rule in enumerate(self.rules):
             self._add(number, rule)
-        self._allowed = [Decision(Ground.ALLOWED, rule) for rule in self.rules]
-        self._denied = [Decision(Ground.DENIED, rule) for rule in self.rules]
+        self._allowed = [AccessDecision(Ground.ALLOWED, rule) for rule in self.rules]
+        self._denied = [AccessDecision(Ground.DENIED, rule) for rule in self.rules]
 
     def _add(self, number: int, rule: AclRule) -> None:
+        operations = frozenset(named_for(rule.kind, each) for each in rule.operations)
+        if rule.kind is not ResourceKind.TOPIC:
+            rule = replace(rule, operations=operations)
+            check_name_rule(rule, number)
+            self._names.setdefault(rule.kind, NameRules()).add(rule, number)
+            return
+        if operations - OPERATIONS_OF[ResourceKind.TOPIC] or rule.is_prefix:
+            raise InvalidRule("topics are published and subscribed to, by filters", rule=number)
         pattern = _checked_levels(number, rule.pattern)
         groups = (None,) if rule.principals is None else sorted(rule.principals)
-        if Action.PUBLISH in rule.action:
+        if Operation.PUBLISH in operations:
             self._publish.add(rule.effect, pattern, number, groups)
-        if Action.SUBSCRIBE in rule.action:
+        if Operation.SUBSCRIBE in operations:
             self._subscribe.add(rule.effect, pattern, number, groups)
 
-    def check(
-        self, action: Action, principal: Principal, client_id: ClientId, name: bytes
-    ) -> Decision:
-        """Decide whether a client may publish to this topic or subscribe to this filter."""
-        if action is Action.PUBLISH:
-            return self.check_publish(principal, client_id, name)
-        return self.check_subscribe(principal, client_id, name)
+    def may(
+        self,
+        principal: Principal,
+        operation: Operation,
+        kind: ResourceKind,
+        name: bytes,
+        client_id: ClientId = _NO_CLIENT,
+    ) -> AccessDecision:
+        """Decide whether a client may do something to a resource.
 
-    def check_publish(self, principal: Principal, client_id: ClientId, topic: bytes) -> Decision:
+        Of a topic the name is a filter where the client wants to subscribe. Only rules about
+        topics ask for the client id.
+        """
+        asked = named_for(kind, operation)
+        if asked is Operation.DESCRIBE:
+            return self._describe(principal, kind, name, client_id)
+        if kind is not ResourceKind.TOPIC:
+            return self._by_name(principal, asked, kind, name)
+        if asked is Operation.PUBLISH:
+            return self.check_publish(principal, client_id, name)
+        if asked is Operation.SUBSCRIBE:
+            return self.check_subscribe(principal, client_id, name)
+        return NOT_ALLOWED
+
+    def _by_name(
+        self, principal: Principal, operation: Operation, kind: ResourceKind, name: bytes
+    ) -> AccessDecision:
+        rules = self._names.get(kind)
+        if rules is None:
+            return NOT_ALLOWED
+        return self._decision(
+            rules.find(Effect.DENY, operation, principal, name),
+            rules.find(Effect.ALLOW, operation, principal, name),
+        )
+
+    def _describe(
+        self, principal: Principal, kind: ResourceKind, name: bytes, client_id: ClientId
+    ) -> AccessDecision:
+        decision = self._by_name(principal, Operation.DESCRIBE, kind, name)
+        if decision.ground is not Ground.NOT_ALLOWED:
+            return decision
+        for operation in sorted(OPERATIONS_OF[kind]):
+            found = self.may(principal, operation, kind, name, client_id)
+            if found.allowed:
+                return found
+        return decision
+
+    def check_publish(
+        self, principal: Principal, client_id: ClientId, topic: bytes
+    ) -> AccessDecision:
         """Decide whether a client may publish to this topic."""
         if not topic or has_wildcard(topic):
-            return _NO_TOPIC
+            return NO_TOPIC
         deny, allow = self._publish.deny, self._publish.allow
         client, identity = _as_level(client_id), _as_level(principal.encode())
         if _is_unsafe(deny, principal, client, identity):
-            return _UNSAFE_ID
+            return UNSAFE_ID
         given = levels(topic)
         return self._decision(
             deny.find(given, principal, client, identity),
@@ -144,17 +156,17 @@ class CompiledAcl:
 
     def check_subscribe(
         self, principal: Principal, client_id: ClientId, topic_filter: bytes
-    ) -> Decision:
+    ) -> AccessDecision:
         """Decide whether a client may subscribe to this filter, shared or not."""
         try:
             check_topic_filter(topic_filter)
             shared = split_shared(topic_filter)
         except InvalidTopicFilter:
-            return _NO_TOPIC
+            return NO_TOPIC
         deny, allow = self._subscribe.deny, self._subscribe.allow
         client, identity = _as_level(client_id), _as_level(principal.encode())
         if _is_unsafe(deny, principal, client, identity):
-            return _UNSAFE_ID
+            return UNSAFE_ID
         given = levels(topic_filter if shared is None else shared[1])
         met = deny.meets(given, principal, client, identity)
         refused = met
@@ -168,7 +180,7 @@ class CompiledAcl:
 
     def check_receive(
         self, principal: Principal, client_id: ClientId, topic: bytes
-    ) -> Decision | None:
+    ) -> AccessDecision | None:
         """Return what keeps a message from a client that subscribed to its topic; None: nothing."""
         client, identity = _as_level(client_id), _as_level(principal.encode())
         found = self._subscribe.deny.find(levels(topic), principal, client, identity)
@@ -178,17 +190,20 @@ class CompiledAcl:
     def withholds(self) -> bool:
         """Whether some rule denies subscriptions: what is delivered has to be looked at then."""
         return any(
-            rule.effect is Effect.DENY and Action.SUBSCRIBE in rule.action for rule in self.rules
+            rule.effect is Effect.DENY
+            and rule.kind is ResourceKind.TOPIC
+            and not _READS.isdisjoint(rule.operations)
+            for rule in self.rules
         )
 
     def for_client(self, principal: Principal, client_id: ClientId) -> ClientAccess:
         """Return the rules as they concern one client."""
         return ClientAccess(self, principal, client_id)
 
-    def _decision(self, denied: int | None, allowed: int | None) -> Decision:
+    def _decision(self, denied: int | None, allowed: int | None) -> AccessDecision:
         if denied is not None:
             return self._denied[denied]
-        return _NOT_ALLOWED if allowed is None else self._allowed[allowed]
+        return NOT_ALLOWED if allowed is None else self._allowed[allowed]
 
 
 class ClientAccess:
@@ -204,12 +219,12 @@ class ClientAccess:
         self._acl = acl
         self._principal = principal
         self._client_id = client_id
-        self._published: dict[bytes, Decision] = {}
+        self._published: dict[bytes, AccessDecision] = {}
         self._received: dict[bytes, bool] = {}
         self.withholds = acl.withholds
         """Whether `may_receive` can say no."""
 
-    def publish(self, topic: bytes) -> Decision:
+    def publish(self, topic: bytes) -> AccessDecision:
         """Decide whether the client may publish to this topic."""
         decision = self._published.get(topic)
         if decision is None:
@@ -229,7 +244,7 @@ class ClientAccess:
             self._received[topic] = known
         return known
 
-    def subscribe(self, topic_filter: bytes) -> Decision:
+    def subscribe(self, topic_filter: bytes) -> AccessDecision:
         """Decide whether the client may subscribe to this filter, shared or not."""
         return self._acl.check_subscribe(self._principal, self._client_id, topic_filter)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from quantum.tenancy.errors import TenancyMisuse
-from quantum.tenancy.types import Verdict
+from quantum.tenancy.types import QuotaVerdict
 
 REJECT_AFTER_MS = 10_000
 DISCONNECT_AFTER_MS = 60_000  # quantum §11: sustained overage
@@ -84,12 +84,12 @@ class RateLimit:
 class RateDecision:
     """What is done about one request."""
 
-    verdict: Verdict
+    verdict: QuotaVerdict
     wait_ms: int = 0
     """For how long to leave the sender's next request unread, or to tell it to stay away."""
 
 
-ADMITTED = RateDecision(Verdict.ADMIT)
+ADMITTED = RateDecision(QuotaVerdict.ADMIT)
 
 
 class RateGuard:
@@ -122,11 +122,11 @@ class RateGuard:
         self._over_at_ms = now_ms
         lasted_ms = now_ms - self._over_since_ms
         if lasted_ms > DISCONNECT_AFTER_MS:
-            return RateDecision(Verdict.DISCONNECT)
+            return RateDecision(QuotaVerdict.DISCONNECT)
         if lasted_ms >= REJECT_AFTER_MS or bucket.debt(now_ms) >= bucket.burst:
-            return RateDecision(Verdict.REJECT, bucket.wait_ms(amount, now_ms))
+            return RateDecision(QuotaVerdict.REJECT, bucket.wait_ms(amount, now_ms))
         bucket.overdraw(amount, now_ms)
-        return RateDecision(Verdict.THROTTLE, bucket.wait_ms(0, now_ms))
+        return RateDecision(QuotaVerdict.THROTTLE, bucket.wait_ms(0, now_ms))
 
     def rest_ms(self, now_ms: int) -> int:
         """Return how long it takes until nothing is owed, if nobody takes more."""
@@ -190,7 +190,7 @@ def _hardness(decision: RateDecision) -> tuple[int, int]:
     return _LADDER.index(decision.verdict), decision.wait_ms
 
 
-_LADDER = tuple(Verdict)
+_LADDER = tuple(QuotaVerdict)
 
 
 class ConnectionAdmission:

@@ -19,7 +19,7 @@ WHOLE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LeaderLoad:
     """What the leader sees when it recalculates."""
 
     queue_utilization: int
@@ -28,7 +28,7 @@ class Load:
     """What lagging followers leave of the credits, in thousandths; 0 stops new exchanges."""
 
 
-def credit_hint(base_window: int, load: Load) -> int:
+def credit_hint(base_window: int, load: LeaderLoad) -> int:
     """Return §13.3's formula, rounded down, and at least one slot while followers allow any."""
     if load.queue_utilization < 0 or not 0 <= load.follower_factor <= WHOLE:
         raise TenancyMisuse("a share outside its range", load=load)
@@ -54,7 +54,7 @@ class InFlightSlots:
         self.window = min(START_SLOTS, self.ceiling)
         self.under_way = 0
 
-    def recalculate(self, load: Load) -> int:
+    def recalculate(self, load: LeaderLoad) -> int:
         """Move the window by the formula and return it; due every 200 ms while a session works."""
         self.window = min(credit_hint(self.ceiling, load), max(1, self.window * 2))
         return self.window

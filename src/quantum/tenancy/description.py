@@ -12,14 +12,16 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from quantum.tenancy.acl import AclRule, Action, CompiledAcl, Effect, compile_acl
+from quantum.tenancy.access import AclRule, Effect, Operation, ResourceKind, any_of
+from quantum.tenancy.acl import CompiledAcl, compile_acl
 from quantum.tenancy.buckets import RateLimit, Rates
 from quantum.tenancy.errors import InvalidQuota, InvalidRule, InvalidTenantId, InvalidTenants
+from quantum.tenancy.names import read_pattern
 from quantum.tenancy.namespace import check_tenant_id
 from quantum.tenancy.policy import (
     AclRefusal,
     ConnectionAudit,
-    FullQueues,
+    FullQueueChoice,
     SharedDistribution,
     TenantPolicy,
     Wills,
@@ -67,9 +69,14 @@ class _TenantTable(msgspec.Struct, forbid_unknown_fields=True):
 
 class _RuleTable(msgspec.Struct, forbid_unknown_fields=True):
     effect: Literal["allow", "deny"]
-    pattern: str
-    action: Literal["publish", "subscribe", "both"] = "both"
+    action: Literal[
+        "both", "any", "publish", "subscribe", "produce", "consume", "manage", "describe"
+    ] = "both"  # the older word for any
     principals: list[str] | None = None
+    resource: ResourceKind = ResourceKind.TOPIC
+    pattern: str | None = None
+    name: str | None = None
+    prefix: str | None = None
 
 
 class _RateTable(msgspec.Struct, forbid_unknown_fields=True):
@@ -121,7 +128,7 @@ class _Reading:
                 shared_distribution=SharedDistribution(table.shared_distribution),
                 wills=Wills(table.wills),
                 connection_audit=ConnectionAudit(table.connection_audit),
-                full_queues=FullQueues(table.full_queues),
+                full_queues=FullQueueChoice(table.full_queues),
                 quotas=self._quotas(where, table.quotas),
                 rates=self._rates(f"{where}, rates", table.rates),
             ),
@@ -177,13 +184,18 @@ class _Reading:
 
 
 def _rule(table: _RuleTable, number: int) -> AclRule:
-    people = table.principals
+    """Read a rule. Raises InvalidRule where its members contradict each other."""
+    people, kind = table.principals, table.resource
+    pattern, is_prefix = read_pattern(kind, table.pattern, table.name, table.prefix)
+    is_any = table.action in ("both", "any")
     return AclRule(
         Effect(table.effect),
-        Action[table.action.upper()],
-        table.pattern.encode(),
+        any_of(kind) if is_any else frozenset({Operation(table.action)}),
+        pattern,
         None if people is None else frozenset(map(Principal, people)),
         number,
+        kind,
+        is_prefix,
     )
 
 

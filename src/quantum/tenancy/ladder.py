@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from quantum.tenancy.types import Verdict
+from quantum.tenancy.types import QuotaVerdict
 
 GRACE_MS: Final = 24 * 60 * 60 * 1000
 
@@ -28,13 +28,13 @@ class Usage:
 
     def judge(
         self, after: int, quota: int, ceiling: int, now_ms: int, grace_ms: int = GRACE_MS
-    ) -> Verdict:
+    ) -> QuotaVerdict:
         """Say what is done about a request after which so much would be held."""
         if after <= quota:
-            return Verdict.ADMIT
+            return QuotaVerdict.ADMIT
         if self.grace_left_ms(now_ms, grace_ms) == 0:
-            return Verdict.DISCONNECT
-        return Verdict.THROTTLE if after <= ceiling else Verdict.REJECT
+            return QuotaVerdict.DISCONNECT
+        return QuotaVerdict.THROTTLE if after <= ceiling else QuotaVerdict.REJECT
 
     def note(self, used: int, quota: int, now_ms: int, grace_ms: int = GRACE_MS) -> None:
         """Take what is held now; begin a grace, or the time within the quota that may end it."""

@@ -41,7 +41,7 @@ class ConnectionAudit(StrEnum):
     OFF = "off"
 
 
-class FullQueues(StrEnum):
+class FullQueueChoice(StrEnum):
     """What becomes of messages for a lasting session whose queue is full (C24)."""
 
     BLOCK = "block"
@@ -68,7 +68,7 @@ class TenantPolicy:
     topic_names: TopicNames = TopicNames.LOCAL
     wills: Wills = Wills.CONTINUED
     connection_audit: ConnectionAudit = ConnectionAudit.SAMPLED
-    full_queues: FullQueues = FullQueues.BLOCK
+    full_queues: FullQueueChoice = FullQueueChoice.BLOCK
     in_flight_max: int = SLOTS_MAX
     quotas: Quotas = Quotas()
     rates: Rates = Rates()

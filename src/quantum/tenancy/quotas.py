@@ -16,7 +16,7 @@ from enum import Enum, StrEnum
 
 from quantum.tenancy.errors import InvalidQuota, TenancyMisuse
 from quantum.tenancy.ladder import GRACE_MS, Usage
-from quantum.tenancy.types import Verdict
+from quantum.tenancy.types import QuotaVerdict
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -35,6 +35,9 @@ _MAXIMA = {
     "offline_messages_per_session": 50_000,
     "subscriptions_per_session": 100_000,
     "wildcard_filter_levels": 1024,
+    "queues": 1_000_000,
+    "queue_messages": 1_000_000_000,
+    "queue_bytes": 16 * TIB,
     "overage_grace_ms": 366 * GRACE_MS,
 }
 
@@ -68,6 +71,10 @@ class Quotas:
     retained_topics: int = 10_000_000
     sessions: int = 1_048_576
     """Sessions that are in a log: lasting ones, and those with subscriptions or a will."""
+    queues: int = 16_384
+    """AMQP's queues; without a grace, as are what all of them hold together."""
+    queue_messages: int = 10_000_000
+    queue_bytes: int = 64 * GIB
     overage_grace_ms: int = GRACE_MS
     """For how long half as much again is let in; 0: a quota is the bound itself."""
 
@@ -104,7 +111,7 @@ class Alert(Enum):
 class QuotaDecision:
     """What is done about one request, and the facts for envelopes, audit and alerts."""
 
-    verdict: Verdict
+    verdict: QuotaVerdict
     resource: Resource
     used: int
     """After the request, if it was carried out."""
@@ -150,7 +157,7 @@ class QuotaLedger:
         after = usage.used + amount
         quota, ceiling = self._quotas.of(resource), self._quotas.ceiling(resource)
         verdict = usage.judge(after, quota, ceiling, now_ms, grace_ms)
-        if verdict in (Verdict.ADMIT, Verdict.THROTTLE):
+        if verdict in (QuotaVerdict.ADMIT, QuotaVerdict.THROTTLE):
             usage.note(after, quota, now_ms, grace_ms)
         return self._decision(verdict, resource, now_ms)
 
@@ -175,13 +182,13 @@ class QuotaLedger:
     def exhausted(self, now_ms: int) -> list[QuotaDecision]:
         """Return a disconnect for each resource that is still over its quota after the grace."""
         return [
-            self._decision(Verdict.DISCONNECT, resource, now_ms)
+            self._decision(QuotaVerdict.DISCONNECT, resource, now_ms)
             for resource, usage in self._usages.items()
             if usage.used > self._quotas.of(resource)
             and usage.grace_left_ms(now_ms, self._quotas.overage_grace_ms) == 0
         ]
 
-    def _decision(self, verdict: Verdict, resource: Resource, now_ms: int) -> QuotaDecision:
+    def _decision(self, verdict: QuotaVerdict, resource: Resource, now_ms: int) -> QuotaDecision:
         usage = self._usages[resource]
         quota, grace_ms = self._quotas.of(resource), self._quotas.overage_grace_ms
         left_ms = usage.grace_left_ms(now_ms, grace_ms)

@@ -8,7 +8,7 @@ from typing import NewType
 Principal = NewType("Principal", str)  # who a certificate or a token says is speaking
 
 
-class Verdict(StrEnum):
+class QuotaVerdict(StrEnum):
     """What is done about a request, from mild to hard."""
 
     ADMIT = "admit"

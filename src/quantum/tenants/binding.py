@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quantum.edge.ports import Peer
+from quantum.edge.ports import ConnectionPeer
 from quantum.tenancy import CompiledAcl, compile_acl
 
 UNDER_TLS: Final = frozenset({"tls", "wss"})
@@ -19,7 +19,9 @@ NO_LIST: Final = "the tenant has no access list, and it is not the only tenant"
 NOTHING_ALLOWED: Final[CompiledAcl] = compile_acl(())
 
 
-def disbelief(peer: Peer, tenant: str, *, shared: bool, awaits_token: bool = False) -> str | None:
+def disbelief(
+    peer: ConnectionPeer, tenant: str, *, shared: bool, awaits_token: bool = False
+) -> str | None:
     """Say why a client is not this tenant's; None: it is, or nothing says otherwise.
 
     `shared`: there are other tenants. `awaits_token`: who it is will be shown in a moment.
@@ -33,6 +35,6 @@ def disbelief(peer: Peer, tenant: str, *, shared: bool, awaits_token: bool = Fal
     return None
 
 
-def needs_list(peer: Peer | None, *, shared: bool) -> bool:
+def needs_list(peer: ConnectionPeer | None, *, shared: bool) -> bool:
     """Say whether a client may do nothing where its tenant has no access list."""
     return shared and peer is not None and peer.transport in UNDER_TLS

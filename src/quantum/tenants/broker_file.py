@@ -30,7 +30,7 @@ _LOCK_FILE: Final = "broker.lock"
 journal = logging.getLogger("quantum.broker")
 
 
-class Ring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TenantRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tenant's ring from one routing epoch on; the partitions it adds begin with these voters.
 
     A new group must begin with the same voters on every node, so they are written down with it.
@@ -51,7 +51,7 @@ class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prgs: int
     queue_messages_max: int = 1_000
     queue_bytes_max: int = 64 << 20
-    rings: tuple[Ring, ...] = ()
+    rings: tuple[TenantRing, ...] = ()
     """The rings that followed the first one: `rings[0]` is routing epoch 1."""
     dedupe_horizon_seconds: int = 259_200
     """How long a QoS 2 publish is remembered that its client does not release."""
@@ -204,7 +204,7 @@ def grow_tenant(
             raise GrowthRefused(f"a tenant has {PRGS_MAX} partitions at most")
         if prg_count == entry.prg_count:
             return entry
-        ring = Ring(prg_count, tuple(sorted(voters)))
+        ring = TenantRing(prg_count, tuple(sorted(voters)))
         tenants[name] = msgspec.structs.replace(entry, rings=(*entry.rings, ring))
         described = msgspec.structs.replace(known, tenants=tuple(tenants.values()))
         write_durably(directory / BROKER_FILE, msgspec.json.encode(described) + b"\n", 0o644)

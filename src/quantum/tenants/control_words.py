@@ -20,52 +20,70 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
+
 from clustor.control import AclAction as ControlAction
 from clustor.control import (
     AclEffect,
     AclPolicy,
+    AclResource,
     CertificateBundle,
     ConfigHead,
     ConfigVersion,
+    DraftReading,
     Placement,
     Quarantine,
     QuotaPolicy,
-    Reading,
     RoutingMap,
-    Scope,
     ScopeKind,
+    SettingScope,
     TenantSpec,
     find,
     scan,
 )
-from clustor.control import AclRule as ControlRule
+from clustor.control import TenantAclRule as ControlRule
 from clustor.control.configuration import Value
 from clustor.control.objects import key_of
 from quantum.config.live import Takes, is_tenants, read_value, takes
 from quantum.tenancy import (
+    OPERATIONS_OF,
     QUOTA_MAXIMA,
     AclRefusal,
     AclRule,
-    Action,
     CompiledAcl,
     Effect,
     InvalidQuota,
     InvalidRule,
+    Operation,
     Principal,
     Quotas,
     RateLimit,
     Rates,
+    ResourceKind,
     TenantDescription,
+    any_of,
     compile_acl,
+    read_pattern,
 )
 from quantum.topics import TopicError, check_topic_filter, matches
 
 EVERYBODY: Final = "*"
 _EVERYTHING: Final = b"#"
-_ACTIONS: Final = {
-    ControlAction.PUBLISH: Action.PUBLISH,
-    ControlAction.SUBSCRIBE: Action.SUBSCRIBE,
-    ControlAction.ANY: Action.BOTH,
+_OPERATIONS: Final = {
+    ControlAction.PUBLISH: Operation.PUBLISH,
+    ControlAction.SUBSCRIBE: Operation.SUBSCRIBE,
+    ControlAction.PRODUCE: Operation.PRODUCE,
+    ControlAction.CONSUME: Operation.CONSUME,
+    ControlAction.MANAGE: Operation.MANAGE,
+    ControlAction.DESCRIBE: Operation.DESCRIBE,
+}
+_KINDS: Final = {
+    AclResource.TOPIC: ResourceKind.TOPIC,
+    AclResource.STREAM: ResourceKind.STREAM,
+    AclResource.QUEUE: ResourceKind.QUEUE,
+    AclResource.GROUP: ResourceKind.GROUP,
+    AclResource.TRANSACTIONAL_ID: ResourceKind.TRANSACTIONAL_ID,
+    AclResource.CLUSTER: ResourceKind.CLUSTER,
 }
 _QUOTAS: Final = {
     "connections": "connections_max",
@@ -149,7 +167,7 @@ class TenantWord:
         return not (self.is_suspended or self.is_deleted)
 
 
-def tenant_word(store: Reading, name: str) -> TenantWord:
+def tenant_word(store: DraftReading, name: str) -> TenantWord:
     """Gather what stands about one tenant."""
     spec, ring = find(store, TenantSpec, name), find(store, RoutingMap, name)
     partitions = ring.partitions if ring is not None else ()
@@ -175,25 +193,25 @@ def tenant_word(store: Reading, name: str) -> TenantWord:
     )
 
 
-def _is_reborn(store: Reading, name: str) -> bool:
+def _is_reborn(store: DraftReading, name: str) -> bool:
     """Say whether a ring is older than its tenant's record: the first record is always older."""
     spec, ring = store.get(key_of(TenantSpec, name)), store.get(key_of(RoutingMap, name))
     return spec is not None and ring is not None and ring.create_revision < spec.create_revision
 
 
-def known_tenants(store: Reading) -> Iterator[str]:
+def known_tenants(store: DraftReading) -> Iterator[str]:
     """Name the tenants that have a record."""
     for spec in scan(store, TenantSpec):
         yield spec.tenant_id
 
 
-def find_quarantine(store: Reading, partition: int, node: int) -> str:
+def find_quarantine(store: DraftReading, partition: int, node: int) -> str:
     """Say why a replica must not write; empty: it may."""
     held = find(store, Quarantine, partition, node)
     return "" if held is None else held.cause.value
 
 
-def settings_of(store: Reading, *scopes: Scope) -> dict[str, Value]:
+def settings_of(store: DraftReading, *scopes: SettingScope) -> dict[str, Value]:
     """Merge the documents that are in force, from the widest scope to the narrowest."""
     merged: dict[str, Value] = {}
     for scope in scopes:
@@ -205,10 +223,10 @@ def settings_of(store: Reading, *scopes: Scope) -> dict[str, Value]:
     return merged
 
 
-def _settings(store: Reading, name: str) -> tuple[dict[str, Value], list[str]]:
-    wide = settings_of(store, Scope(kind=ScopeKind.CLUSTER))
+def _settings(store: DraftReading, name: str) -> tuple[dict[str, Value], list[str]]:
+    wide = settings_of(store, SettingScope(kind=ScopeKind.CLUSTER))
     said = {key: value for key, value in wide.items() if takes(key, of_tenant=False) is Takes.LIVE}
-    said |= settings_of(store, Scope(kind=ScopeKind.TENANT, name=name))
+    said |= settings_of(store, SettingScope(kind=ScopeKind.TENANT, name=name))
     good: dict[str, Value] = {}
     mistakes: list[str] = []
     for key in filter(is_tenants, said):
@@ -276,18 +294,18 @@ def _rates(prefix: str, word: TenantWord, held: Rates) -> Rates:
 
 
 def compiled(policy: AclPolicy) -> CompiledAcl:
-    """Compile the rules about topics, closed where one cannot be read."""
+    """Compile the rules, closed where one cannot be read."""
     rules: list[AclRule] = []
     for number, each in enumerate(policy.rules, 1):
         if each.action is ControlAction.CONNECT:
             continue
-        rule = _rule(each, number)
         try:
+            rule = _rule(each, number)
             compile_acl([rule])
         except InvalidRule:
-            if rule.effect is Effect.ALLOW:
+            if each.effect is AclEffect.ALLOW:
                 continue
-            rule = replace(rule, pattern=_EVERYTHING)
+            rule = _denies_all(each, number)
         rules.append(rule)
     return compile_acl(rules)
 
@@ -300,9 +318,51 @@ def connect_rules(word: TenantWord) -> ConnectRules | None:
 
 
 def _rule(rule: ControlRule, number: int = 0) -> AclRule:
-    whom = None if rule.principal == EVERYBODY else frozenset({Principal(rule.principal)})
-    effect = Effect.ALLOW if rule.effect is AclEffect.ALLOW else Effect.DENY
-    return AclRule(effect, _ACTIONS[rule.action], rule.filter.encode(), whom, number)
+    """Translate a rule. Raises InvalidRule where its members contradict each other."""
+    kind = _kind(rule)
+    topics = None if kind is not ResourceKind.TOPIC and rule.filter == "#" else rule.filter
+    pattern, is_prefix = read_pattern(kind, topics, _said(rule.name), _said(rule.prefix))
+    return AclRule(
+        Effect.ALLOW if rule.effect is AclEffect.ALLOW else Effect.DENY,
+        _operations(rule, kind),
+        pattern,
+        _whom(rule),
+        number,
+        kind,
+        is_prefix,
+    )
+
+
+def _denies_all(rule: ControlRule, number: int) -> AclRule:
+    """Return what stands for a denying rule that cannot be read.
+
+    Of topics it denies what it says, of every topic. Of anything else it denies everything: also
+    the operation may be what cannot be read.
+    """
+    kind, whom = _kind(rule), _whom(rule)
+    if kind is ResourceKind.TOPIC:
+        known = _operations(rule, kind) & OPERATIONS_OF[kind]
+        return AclRule(Effect.DENY, known or OPERATIONS_OF[kind], _EVERYTHING, whom, number)
+    return AclRule(Effect.DENY, any_of(kind), b"", whom, number, kind, is_prefix=True)
+
+
+def _kind(rule: ControlRule) -> ResourceKind:
+    named = rule.resource
+    return ResourceKind.TOPIC if isinstance(named, msgspec.UnsetType) else _KINDS[named]
+
+
+def _whom(rule: ControlRule) -> frozenset[Principal] | None:
+    return None if rule.principal == EVERYBODY else frozenset({Principal(rule.principal)})
+
+
+def _operations(rule: ControlRule, kind: ResourceKind) -> frozenset[Operation]:
+    if rule.action is ControlAction.ANY:
+        return any_of(kind)
+    return frozenset({_OPERATIONS[rule.action]})
+
+
+def _said(name: str | msgspec.UnsetType) -> str | None:
+    return None if isinstance(name, msgspec.UnsetType) else name
 
 
 def rule_mistakes(rules: Iterable[ControlRule]) -> Iterator[str]:

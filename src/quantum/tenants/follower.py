@@ -15,12 +15,12 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from clustor.control import CertificateBundle, ControlCache, Scope, ScopeKind
+from clustor.control import CertificateBundle, ControlCache, ScopeKind, SettingScope
 from clustor.control.configuration import Value
 from clustor.log.types import PartitionId
 from quantum.config.live import LIVE_KEYS, NODE_KEYS, Takes, read_value
 from quantum.tenancy import TenantDescription
-from quantum.tenants.broker_file import BrokerFile, Ring, TenantEntry
+from quantum.tenants.broker_file import BrokerFile, TenantEntry, TenantRing
 from quantum.tenants.control_words import (
     ConnectRules,
     TenantWord,
@@ -164,8 +164,8 @@ class TenantKeeper:
         return found
 
     def _said(self) -> dict[str, Value]:
-        node = Scope(kind=ScopeKind.NODE, name=str(self._node_id))
-        return settings_of(self._cache(), Scope(kind=ScopeKind.CLUSTER), node)
+        node = SettingScope(kind=ScopeKind.NODE, name=str(self._node_id))
+        return settings_of(self._cache(), SettingScope(kind=ScopeKind.CLUSTER), node)
 
     def description(self, name: str) -> TenantDescription:
         """Return what is in force for a tenant."""
@@ -310,7 +310,7 @@ class TenantKeeper:
             if not own:
                 return None, ()
             first, *later = word.sizes
-            rings = tuple(Ring(each) for each in later)
+            rings = tuple(TenantRing(each) for each in later)
             return TenantEntry(word.name, first, rings=rings), own
         placements = placements_of(filed, self._ordinals[word.name])
         steps = (filed.prgs, *(ring.prg_count for ring in filed.rings))
@@ -320,7 +320,7 @@ class TenantKeeper:
         if sizes is None or groups[:short] != filed_groups[:short]:
             self._complain(word.name, "its ring is another than that of broker.json: kept as it is")
             return filed, placements
-        rings = (*filed.rings, *(Ring(each) for each in sizes[len(steps) :]))
+        rings = (*filed.rings, *(TenantRing(each) for each in sizes[len(steps) :]))
         return msgspec.structs.replace(filed, rings=rings), (*placements, *own[len(placements) :])
 
     def _complain(self, name: str, sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Users of tenants and their passwords: kept as scrypt hashes, checked beside the loop.
+"""Users of tenants and their passwords: kept as hashes, checked beside the loop.
 
 The control plane keeps a key `users.NAME` for each user of a tenant (`quantum users add`), and this
 node's copy of it is asked. A hash takes a tenth of a second to check, on purpose; so a few threads
@@ -19,6 +19,14 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from quantum.config.live import USER_PREFIX
+from quantum.tenancy import (
+    SALT_BYTES,
+    SCRAM_MECHANISMS,
+    ScramCredential,
+    derive_credential,
+    is_scram_password,
+)
+from quantum.tenants.kept_passwords import KeptPassword, read_kept
 
 IDENTITY_PREFIX: Final = "user:"
 """In front of a user's name in its identity: no certificate's name is taken for it."""
@@ -45,8 +53,16 @@ class PasswordPolicy:
     """Whether who shows nothing at all may come over TLS: only on loopback."""
 
 
+def keep_password(password: bytes) -> str:
+    """Return all that is kept of a password: what checks it in clear, and what SCRAM needs."""
+    scram = {
+        each: derive_credential(each, password, os.urandom(SALT_BYTES)) for each in SCRAM_MECHANISMS
+    }
+    return KeptPassword(hash_password(password), scram).text()
+
+
 def hash_password(password: bytes, salt: bytes | None = None) -> str:
-    """Return what is kept of a password."""
+    """Return the hash that checks a password in clear."""
     salt = os.urandom(_SALT_BYTES) if salt is None else salt
     log_n, r, p = _COST
     return f"$scrypt$ln={log_n},r={r},p={p}${_text(salt)}${_text(_derive(password, salt, _COST))}"
@@ -54,8 +70,11 @@ def hash_password(password: bytes, salt: bytes | None = None) -> str:
 
 def is_password(password: bytes, kept: str) -> bool:
     """Say whether a password is the one; what cannot be read lets nobody in."""
+    found = read_kept(kept)
+    if not found.scrypt:
+        return any(is_scram_password(each, password, one) for each, one in found.scram.items())
     try:
-        cost, salt, key = _read(kept)
+        cost, salt, key = _read(found.scrypt)
         return hmac.compare_digest(_derive(password, salt, cost), key)
     except ValueError:
         return False
@@ -107,6 +126,24 @@ class Passwords:
     def is_user(self, tenant: str, identity: str) -> bool:
         """Say whether an identity that a password gave is still a user's."""
         return USER_PREFIX + identity.removeprefix(IDENTITY_PREFIX) in self._settings(tenant)
+
+    def scram(self, tenant: str, name: str, mechanism: str) -> ScramCredential | None:
+        """Return what is kept for a mechanism of SCRAM; None: nothing, or no such user."""
+        kept = read_kept(self._settings(tenant).get(USER_PREFIX + name))
+        return kept.scram.get(mechanism)
+
+    def scram_like(self, tenant: str, name: str, mechanism: str) -> ScramCredential | None:
+        """Return some user's credential, always the same for a name: decoys look like it."""
+        users = [each for each in self._settings(tenant).items() if each[0].startswith(USER_PREFIX)]
+        if not users:
+            return None
+        drawn = hmac.digest(self._secret, name.encode(), "sha256")
+        start = int.from_bytes(drawn[:4], "big") % len(users)
+        for _, kept in users[start:] + users[:start]:
+            found = read_kept(kept).scram.get(mechanism)
+            if found is not None:
+                return found
+        return None
 
     def judge(self, tenant: str, name: str, password: bytes, then: Callable[[bool], None]) -> bool:
         """Call `then` in the loop with whether it is that user's password.

@@ -16,21 +16,26 @@ import msgspec
 
 from clustor.runtime.errors import DataDirectoryRefused
 from quantum.tenancy import (
+    UNRESTRICTED,
+    AccessDecision,
     AclRefusal,
     Alert,
     ClientAccess,
+    CompiledAcl,
     InvalidTenants,
     NoisyNeighbour,
+    Operation,
     Principal,
     QuotaDecision,
     QuotaLedger,
     Quotas,
+    QuotaVerdict,
     Rate,
     RateDecision,
     Rates,
     Resource,
+    ResourceKind,
     TenantDescription,
-    Verdict,
     Wills,
     describe_tenants,
 )
@@ -42,7 +47,7 @@ from quantum.types import ClientId
 TENANTS_FILES: Final = ("tenants.toml", "tenants.json")
 _NO_RATES: Final = Rates()
 _NOTED_MAX: Final = 10_000
-_CARRIED_OUT: Final = (Verdict.ADMIT, Verdict.THROTTLE)
+_CARRIED_OUT: Final = (QuotaVerdict.ADMIT, QuotaVerdict.THROTTLE)
 
 journal = logging.getLogger("quantum.broker")
 audit = logging.getLogger("quantum.audit")
@@ -163,12 +168,35 @@ class TenantGuard:
 
         Without a list that is so, unless one is needed: then it may do nothing.
         """
-        acl = self.description.acl
-        if acl is None and needs_list:
-            acl = NOTHING_ALLOWED
+        acl = self._rules(needs_list=needs_list)
         if acl is None:
             return None
         return acl.for_client(Principal(identity or ""), ClientId(client_id))
+
+    def may(
+        self,
+        principal: str | None,
+        operation: Operation,
+        kind: ResourceKind,
+        name: bytes,
+        *,
+        client_id: bytes = b"",
+        needs_list: bool = False,
+    ) -> AccessDecision:
+        """Decide whether whoever a certificate, token or password names may do something.
+
+        The same for every protocol; None is nobody. Without a list everybody may, unless one is
+        needed. The client id counts for rules about topics alone.
+        """
+        acl = self._rules(needs_list=needs_list)
+        if acl is None:
+            return UNRESTRICTED
+        return acl.may(Principal(principal or ""), operation, kind, name, ClientId(client_id))
+
+    def _rules(self, *, needs_list: bool) -> CompiledAcl | None:
+        """Return the rules; None: there are none, and everything is allowed."""
+        acl = self.description.acl
+        return NOTHING_ALLOWED if acl is None and needs_list else acl
 
     def gate(self, now_ms: int) -> PublishGate | None:
         """Return what looks at each publish of a new connection; None where nothing has to."""
@@ -297,9 +325,9 @@ class PublishGate:
         verdicts = [
             guard.ask_publish(count, size, now_ms).verdict for guard in (self._own, self._tenant)
         ]
-        if Verdict.DISCONNECT in verdicts:
+        if QuotaVerdict.DISCONNECT in verdicts:
             return Admitted(disconnects=True)
-        if Verdict.REJECT in verdicts:
+        if QuotaVerdict.REJECT in verdicts:
             return Admitted(refuses_all=True)
         if kept:
             self._ledger.measure(Resource.RETAINED_BYTES, retained_bytes, now_ms)

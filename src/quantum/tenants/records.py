@@ -17,11 +17,11 @@ from typing import Final
 from clustor.control import (
     Command,
     CreateTenant,
+    DraftReading,
     Members,
     NodeSpec,
     NodeState,
     Placement,
-    Reading,
     RoutingMap,
     SetRoutingMap,
     TenantSpec,
@@ -48,13 +48,13 @@ def tenant_records(
     broker: BrokerFile,
     members: Callable[[PartitionId], Members],
     settled: Callable[[str], bool] = lambda _name: True,
-) -> Callable[[Reading], list[Command]]:
+) -> Callable[[DraftReading], list[Command]]:
     """Plan every tenant, the placements of its partitions, and its ring.
 
     `settled` says whether a tenant's last growth is over, as far as this node knows.
     """
 
-    def plan(store: Reading) -> list[Command]:
+    def plan(store: DraftReading) -> list[Command]:
         filed = {entry.name: entry for entry in broker.tenants}
         found = [
             command
@@ -83,7 +83,7 @@ def record_tenants(
 
 
 def _of_file(
-    store: Reading, entry: TenantEntry, ordinal: int, members: Callable[[PartitionId], Members]
+    store: DraftReading, entry: TenantEntry, ordinal: int, members: Callable[[PartitionId], Members]
 ) -> Iterable[Command]:
     """Yield what is missing of a tenant of the file; each of its rings is laid in its turn."""
     word, ring = tenant_word(store, entry.name), find(store, RoutingMap, entry.name)
@@ -109,7 +109,7 @@ def _of_file(
 
 
 def _of_record(
-    store: Reading, name: str, entry: TenantEntry | None, settled: Callable[[str], bool]
+    store: DraftReading, name: str, entry: TenantEntry | None, settled: Callable[[str], bool]
 ) -> Iterable[Command]:
     """Yield what is missing of a tenant that has a record: partitions, and the ring of them."""
     word, ring = tenant_word(store, name), find(store, RoutingMap, name)
@@ -134,7 +134,7 @@ def _lay(name: str, ring: RoutingMap, groups: Iterable[int]) -> SetRoutingMap:
     )
 
 
-def _fresh(store: Reading, held: tuple[int, ...], name: str, wanted: int) -> Iterable[int]:
+def _fresh(store: DraftReading, held: tuple[int, ...], name: str, wanted: int) -> Iterable[int]:
     """Choose the numbers of the groups that a ring grows by: the same ones whenever asked."""
     if held:
         numbers = count(held[0])
@@ -145,7 +145,7 @@ def _fresh(store: Reading, held: tuple[int, ...], name: str, wanted: int) -> Ite
     return islice((each for each in numbers if each not in held), wanted - len(held))
 
 
-def _voters(store: Reading, held: tuple[int, ...], number: int) -> Members:
+def _voters(store: DraftReading, held: tuple[int, ...], number: int) -> Members:
     """Choose who carries a new partition: who carries the tenant's first one, else all nodes."""
     first = find(store, Placement, held[0]) if held else None
     if first is not None:

@@ -18,7 +18,7 @@ from slipstream.artifact import (
     run_export_round,
 )
 from slipstream.artifact.transport import ObjectStoreTransport
-from slipstream.cli.session import LeaseHeld, NotFound, Session, Speaker, session
+from slipstream.cli.session import LeaseHeld, NotFound, OpenBucket, Speaker, session
 from slipstream.errors import CursorExpired, Misuse
 from slipstream.folds import SnapshotStore, fold_backend
 from slipstream.types import AppliedReport, WatchScope
@@ -82,7 +82,7 @@ async def export_command(
 
 @asynccontextmanager
 async def _caught_up(
-    opened: Session, fold: SnapshotStore
+    opened: OpenBucket, fold: SnapshotStore
 ) -> AsyncIterator[asyncio.Queue[ExportRequest]]:
     """Keep a watch running on the fold; it has caught up when this is entered.
 
@@ -138,7 +138,7 @@ async def import_command(
     _say_manifest(speaker, "imported", manifest, resumable=resumable)
 
 
-async def _is_resumable(opened: Session, manifest: ExportManifest) -> bool:
+async def _is_resumable(opened: OpenBucket, manifest: ExportManifest) -> bool:
     if manifest.cursor.is_none:
         return False
     try:

@@ -91,7 +91,7 @@ class Speaker:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class OpenBucket:
     """An open bucket."""
 
     store: KvStore
@@ -119,12 +119,12 @@ def _required(role: Role | None, name: str) -> Role:
 
 
 @asynccontextmanager
-async def session(backend: str, bucket: str) -> AsyncIterator[Session]:
+async def session(backend: str, bucket: str) -> AsyncIterator[OpenBucket]:
     """Connect, open the bucket, and close again."""
     connection = open_connection(backend)
     await connection.connect()
     try:
-        yield Session(await connection.store(bucket))
+        yield OpenBucket(await connection.store(bucket))
     finally:
         await connection.shutdown()
 

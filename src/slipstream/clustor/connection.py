@@ -10,7 +10,7 @@ from clustor.kv import Get, Key
 from clustor.runtime.kv.client import KvClient
 from clustor.runtime.peers.transport import Address
 from slipstream.clustor.layout import BucketLayout
-from slipstream.clustor.link import BucketLink, speaking
+from slipstream.clustor.link import ClustorBucketLink, speaking
 from slipstream.clustor.store import ClustorKvStore
 from slipstream.errors import ConnectionFailed, Misuse, NotConnected, Timeout
 from slipstream.ports import DEFAULT_STORE_CONFIG
@@ -102,6 +102,6 @@ class ClustorConnection:
         """Open a bucket, creating it with `config` if it is not there."""
         if self._client is None:
             raise NotConnected("connect first")
-        link = BucketLink(self._client, BucketLayout(name))
+        link = ClustorBucketLink(self._client, BucketLayout(name))
         facts = await link.open(config)
         return ClustorKvStore(link, facts.config)

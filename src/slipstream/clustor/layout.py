@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from clustor.kv import Key, Record
+from clustor.kv import Key, KvRecord
 from slipstream.errors import InvalidKey, StoreFailure
 from slipstream.keys import checked_key, checked_prefix
 from slipstream.types import (
@@ -70,7 +70,7 @@ class BucketFacts:
     config: StoreConfig
 
 
-def read_bucket(record: Record, revision: int) -> BucketFacts:
+def read_bucket(record: KvRecord, revision: int) -> BucketFacts:
     """Read a bucket's record as it stood at `revision`; raises `StoreFailure`."""
     try:
         held = _record_decoder.decode(record.value)
@@ -111,12 +111,12 @@ class BucketLayout:
                 kept.append(prefix)
         return kept
 
-    def entry(self, record: Record) -> KvEntry:
+    def entry(self, record: KvRecord) -> KvEntry:
         """Read what stands at a key."""
         version = VersionToken.from_u64(record.mod_revision)
         return KvEntry(self._name_of(record), record.value, version, not record.value)
 
-    def updates(self, records: Sequence[Record]) -> list[WatchEvent]:
+    def updates(self, records: Sequence[KvRecord]) -> list[WatchEvent]:
         """Turn records in order of their revisions, each revision's whole, into watch events.
 
         One revision may have changed several keys (a batch of expiries): only the last of them
@@ -131,11 +131,11 @@ class BucketLayout:
             updates.append(KvUpdate(kind, self._name_of(record), record.value, version, mark))
         return updates
 
-    def _name_of(self, record: Record) -> str:
+    def _name_of(self, record: KvRecord) -> str:
         return record.key[len(self._entries) :].decode()
 
 
-def witness(record: Record) -> int:
+def witness(record: KvRecord) -> int:
     """Give a stamp of what a revision did, to tell it from the same revision of another past."""
     return xxh3_64_intdigest(msgspec.msgpack.encode(record)) & _WITNESS_MASK | 1
 

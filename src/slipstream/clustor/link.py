@@ -8,7 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from clustor.kv import CasRevision, Command, Found, Get, Key, Page, Range, Record, Reply, prefix_end
+from clustor.kv import (
+    CasRevision,
+    Command,
+    Found,
+    Get,
+    Key,
+    KvRecord,
+    ReadRange,
+    RecordPage,
+    Reply,
+    prefix_end,
+)
 from clustor.runtime.kv.client import KvClient, KvRejected, KvUnavailable, WatchCompacted
 from clustor.runtime.kv.stream import NEVER_REACHED, WatchEvents
 from slipstream.clustor.layout import (
@@ -37,10 +48,10 @@ _KEY_REFUSALS: Final = ("KEY_TOO_LARGE", "KEY_EMPTY")
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PrefixState:
     """The records of some prefixes as they stood at one revision."""
 
-    records: dict[Key, Record]
+    records: dict[Key, KvRecord]
     revision: int
 
 
@@ -68,7 +79,7 @@ def _from_refusal(operation: str, error: KvRejected) -> KvError | Misuse:
     return StoreFailure("the store refused", operation=operation, cause=error.reason)
 
 
-class BucketLink:
+class ClustorBucketLink:
     """What the roles of one bucket share."""
 
     def __init__(self, client: KvClient, layout: BucketLayout) -> None:
@@ -99,7 +110,7 @@ class BucketLink:
         assert isinstance(reply, Found)
         return self.facts_of(reply.record, reply.revision)
 
-    def facts_of(self, record: Record | None, revision: int) -> BucketFacts:
+    def facts_of(self, record: KvRecord | None, revision: int) -> BucketFacts:
         """Read the bucket's record, and bind later writes to this life of it."""
         if record is None:
             raise BucketUnavailable("there is no such bucket", bucket=self.layout.name)
@@ -121,7 +132,7 @@ class BucketLink:
                 prefixes, revision, events_max=events_max, reached=reached
             )
 
-    async def state(self, prefixes: Sequence[bytes]) -> State:
+    async def state(self, prefixes: Sequence[bytes]) -> PrefixState:
         """Give every record with one of these prefixes, as of one revision."""
         for _ in range(_STATE_ATTEMPTS):
             try:
@@ -130,7 +141,7 @@ class BucketLink:
                 continue
         raise StoreFailure("the history is compacted faster than the bucket can be listed")
 
-    async def _state(self, prefixes: Sequence[bytes]) -> State:
+    async def _state(self, prefixes: Sequence[bytes]) -> PrefixState:
         """Read page by page, then bring what was read first up to the revision of the last page."""
         pages = [page for prefix in prefixes for page in await self._pages(prefix)]
         records = {record.key: record for page in pages for record in page.records}
@@ -143,14 +154,14 @@ class BucketLink:
                 else:
                     records[event.key] = event
             revision = found.through
-        return State(records, revision)
+        return PrefixState(records, revision)
 
-    async def _pages(self, prefix: bytes) -> list[Page]:
+    async def _pages(self, prefix: bytes) -> list[RecordPage]:
         start, end = prefix, prefix_end(prefix)
-        pages: list[Page] = []
+        pages: list[RecordPage] = []
         while not pages or pages[-1].more:
-            page = await self.execute("list keys", Range(start, end, _PAGE_RECORDS))
-            assert isinstance(page, Page)
+            page = await self.execute("list keys", ReadRange(start, end, _PAGE_RECORDS))
+            assert isinstance(page, RecordPage)
             pages.append(page)
             if page.more:
                 start = page.records[-1].key + b"\0"

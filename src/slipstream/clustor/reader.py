@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clustor.kv import Found, Get
-from slipstream.clustor.link import BucketLink
+from slipstream.clustor.link import ClustorBucketLink
 from slipstream.types import KvEntry
 
 
 class ClustorKvReader:
     """Reads of one bucket. A listing, however long, shows one moment."""
 
-    def __init__(self, link: BucketLink) -> None:
+    def __init__(self, link: ClustorBucketLink) -> None:
         self._link = link
 
     async def get(self, key: str) -> KvEntry | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.clustor.link import BucketLink
+from slipstream.clustor.link import ClustorBucketLink
 from slipstream.clustor.reader import ClustorKvReader
 from slipstream.clustor.watcher import ClustorKvWatcher
 from slipstream.clustor.writer import ClustorKvWriter
@@ -12,7 +12,7 @@ from slipstream.types import StoreConfig
 class ClustorKvStore:
     """One bucket of a Clustor cluster; `config` is what it was created with."""
 
-    def __init__(self, link: BucketLink, config: StoreConfig) -> None:
+    def __init__(self, link: ClustorBucketLink, config: StoreConfig) -> None:
         self._link = link
         self.config = config
 

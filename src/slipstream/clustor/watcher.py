@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
-from clustor.kv import Record
+from clustor.kv import KvRecord
 from clustor.runtime.kv.client import WatchCompacted
 from clustor.runtime.kv.stream import NEVER_REACHED
 from slipstream.clustor.layout import BucketFacts, witness
-from slipstream.clustor.link import BucketLink
+from slipstream.clustor.link import ClustorBucketLink
 from slipstream.errors import (
     BucketUnavailable,
     CursorExpired,
@@ -40,7 +40,7 @@ _PAUSE_SECONDS: Final = 0.5
 class ClustorKvWatcher:
     """Opens watches on one bucket."""
 
-    def __init__(self, link: BucketLink) -> None:
+    def __init__(self, link: ClustorBucketLink) -> None:
         self._link = link
 
     async def watch(
@@ -75,7 +75,7 @@ def _revision_of(cursor: WatchCursor, facts: BucketFacts) -> int:
 class ClustorWatch(Watch):
     """One watch over a succession of polls."""
 
-    def __init__(self, link: BucketLink, prefixes: Sequence[bytes], capacity: int) -> None:
+    def __init__(self, link: ClustorBucketLink, prefixes: Sequence[bytes], capacity: int) -> None:
         super().__init__()
         self._link, self._scope, self._capacity = link, prefixes, capacity
         self._identity = b""
@@ -205,7 +205,7 @@ class ClustorWatch(Watch):
             raise WatchError("the bucket was replaced under the watch", frontier=self._frontier)
         self._links_opened = links_opened
 
-    def _take_in(self, records: Sequence[Record], through: int) -> None:
+    def _take_in(self, records: Sequence[KvRecord], through: int) -> None:
         if any(record.key == self._link.layout.record for record in records):
             raise WatchError("the bucket was removed under the watch", frontier=self._frontier)
         self._ready.extend(self._link.layout.updates(records))

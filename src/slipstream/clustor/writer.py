@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from clustor.kv import Limits, RevisionIs, Txn, TxnConflict, TxnDone, TxnPut
-from slipstream.clustor.link import BucketLink
+from clustor.kv import KvLimits, RevisionIs, Txn, TxnConflict, TxnDone, TxnPut
+from slipstream.clustor.link import ClustorBucketLink
 from slipstream.clustor.reader import ClustorKvReader
 from slipstream.errors import AlreadyExists, Misuse, RevisionMismatch, StoreFailure
 from slipstream.types import StoreConfig, VersionToken
@@ -13,7 +13,7 @@ from slipstream.types import StoreConfig, VersionToken
 _ATTEMPTS: Final = 8
 _TOMBSTONE_MS: Final = 60 * 60 * 1000
 # Checked here as well as by the store: what no frame can carry would cost us the connection.
-_VALUE_BYTES_MAX: Final = Limits().value_bytes_max
+_VALUE_BYTES_MAX: Final = KvLimits().value_bytes_max
 
 
 class ClustorKvWriter:
@@ -23,7 +23,7 @@ class ClustorKvWriter:
     that nothing is written into a bucket that was removed meanwhile.
     """
 
-    def __init__(self, link: BucketLink, config: StoreConfig) -> None:
+    def __init__(self, link: ClustorBucketLink, config: StoreConfig) -> None:
         self._link = link
         self._reader = ClustorKvReader(link)
         self._age_ms = round((config.age_seconds_max or 0) * 1000)

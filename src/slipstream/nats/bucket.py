@@ -10,7 +10,7 @@ import nats.js.errors
 from nats.js import api
 
 from slipstream.errors import BucketUnavailable, InvalidKey, Timeout
-from slipstream.nats.link import BucketLink
+from slipstream.nats.link import NatsBucketLink
 from slipstream.types import StorageType, StoreConfig
 
 _STREAM_NAME_IN_USE: Final = 10058
@@ -71,7 +71,7 @@ def classify_create_reply(reply: dict[str, Any]) -> CreateOutcome:
     return CreateOutcome.REFUSED
 
 
-async def open_bucket(link: BucketLink, config: StoreConfig) -> None:
+async def open_bucket(link: NatsBucketLink, config: StoreConfig) -> None:
     """Make sure that the bucket is there; an existing one keeps its settings."""
     try:
         await link.facts()
@@ -79,7 +79,7 @@ async def open_bucket(link: BucketLink, config: StoreConfig) -> None:
         await _create(link, config)
 
 
-async def _create(link: BucketLink, config: StoreConfig) -> None:
+async def _create(link: NatsBucketLink, config: StoreConfig) -> None:
     wanted = api.StreamConfig.from_response(dict(stream_config(link.bucket, config)))
     try:
         await link.timed("create a bucket", link.jetstream.add_stream(wanted))
@@ -94,7 +94,7 @@ async def _create(link: BucketLink, config: StoreConfig) -> None:
         raise
 
 
-async def create_bucket_raw(link: BucketLink, config: StoreConfig) -> None:
+async def create_bucket_raw(link: NatsBucketLink, config: StoreConfig) -> None:
     """Create the bucket by a plain request, and judge the answer by its codes."""
     request = json.dumps(stream_config(link.bucket, config)).encode()
     message = await link.timed(

@@ -15,7 +15,7 @@ from nats.aio.client import Client, RawCredentials
 
 from slipstream.errors import ConnectionFailed, Misuse, NotConnected
 from slipstream.nats.bucket import checked_bucket, open_bucket
-from slipstream.nats.link import BucketLink
+from slipstream.nats.link import NatsBucketLink
 from slipstream.nats.store import NatsKvStore
 from slipstream.ports import DEFAULT_STORE_CONFIG
 from slipstream.types import ConnectionCapabilities, StoreConfig
@@ -103,7 +103,7 @@ class NatsConnection:
         """Open a bucket, creating it with `config` if it is not there."""
         if self._client is None:
             raise NotConnected("connect first")
-        link = BucketLink(
+        link = NatsBucketLink(
             self._client,
             checked_bucket(name),
             operation_seconds=self._config.operation_seconds,

@@ -91,7 +91,7 @@ def _honour_cancellation() -> None:
         raise asyncio.CancelledError
 
 
-class BucketLink:
+class NatsBucketLink:
     """What the roles of one bucket share."""
 
     def __init__(

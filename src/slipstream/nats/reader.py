@@ -13,7 +13,7 @@ from slipstream.errors import StoreFailure, Timeout
 from slipstream.keys import checked_key
 from slipstream.nats.ack import parse_ack
 from slipstream.nats.filters import plan_filters
-from slipstream.nats.link import BucketLink
+from slipstream.nats.link import NatsBucketLink
 from slipstream.nats.messages import kind_of, value_bytes_of
 from slipstream.types import KvEntry, UpdateKind, VersionToken, WatchScope
 
@@ -21,7 +21,7 @@ from slipstream.types import KvEntry, UpdateKind, VersionToken, WatchScope
 class NatsKvReader:
     """Reads of one bucket, from its leader: a read sees every write acknowledged before it."""
 
-    def __init__(self, link: BucketLink) -> None:
+    def __init__(self, link: NatsBucketLink) -> None:
         self._link = link
 
     async def get(self, key: str) -> KvEntry | None:
@@ -84,7 +84,7 @@ class NatsKvReader:
         return KvEntry(key, message.data, version, kind is not UpdateKind.PUT)
 
 
-async def _drain(link: BucketLink, config: api.ConsumerConfig) -> list[Msg]:
+async def _drain(link: NatsBucketLink, config: api.ConsumerConfig) -> list[Msg]:
     """Collect everything that one ephemeral push consumer has to give, and remove it.
 
     The inbox is subscribed before the consumer exists: the server may deliver before an answer

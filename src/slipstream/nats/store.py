@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.nats.link import BucketLink
+from slipstream.nats.link import NatsBucketLink
 from slipstream.nats.reader import NatsKvReader
 from slipstream.nats.watcher import NatsKvWatcher
 from slipstream.nats.writer import NatsKvWriter
@@ -11,7 +11,7 @@ from slipstream.nats.writer import NatsKvWriter
 class NatsKvStore:
     """One JetStream key-value bucket."""
 
-    def __init__(self, link: BucketLink, *, per_key_ttl: bool) -> None:
+    def __init__(self, link: NatsBucketLink, *, per_key_ttl: bool) -> None:
         self._link = link
         self._per_key_ttl = per_key_ttl
 

@@ -27,7 +27,7 @@ from slipstream.errors import (
 )
 from slipstream.nats.ack import AckFields, parse_ack
 from slipstream.nats.filters import FilterPlan, plan_filters
-from slipstream.nats.link import BucketLink, StreamFacts, header
+from slipstream.nats.link import NatsBucketLink, StreamFacts, header
 from slipstream.nats.messages import kind_of
 from slipstream.ports import Watch
 from slipstream.protocol import first_lost_gap, resume_window_ok
@@ -52,7 +52,7 @@ _CONTROL: Final = "100"
 class NatsKvWatcher:
     """Opens watches on one bucket."""
 
-    def __init__(self, link: BucketLink) -> None:
+    def __init__(self, link: NatsBucketLink) -> None:
         self._link = link
 
     async def watch(
@@ -101,7 +101,7 @@ class NatsWatch(Watch):
 
     def __init__(
         self,
-        link: BucketLink,
+        link: NatsBucketLink,
         plan: FilterPlan,
         identity: bytes,
         *,

@@ -8,7 +8,7 @@ from nats.js import api
 
 from slipstream.errors import AlreadyExists, Misuse, RevisionMismatch
 from slipstream.keys import checked_key
-from slipstream.nats.link import BucketLink
+from slipstream.nats.link import NatsBucketLink
 from slipstream.nats.reader import NatsKvReader
 from slipstream.types import VersionToken
 
@@ -19,7 +19,7 @@ _CREATE_ATTEMPTS: Final = 8
 class NatsKvWriter:
     """Writes to one bucket; each returns when the server has acknowledged it."""
 
-    def __init__(self, link: BucketLink) -> None:
+    def __init__(self, link: NatsBucketLink) -> None:
         self._link = link
         self._reader = NatsKvReader(link)
 

@@ -9,6 +9,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clustor.control import (
+    AccessRole,
     Answer,
     Binding,
     Caller,
@@ -30,7 +31,6 @@ from clustor.control import (
     Refused,
     RegisterKey,
     RegisterNode,
-    Role,
     TenantTier,
     WriterMode,
     decode_answer,
@@ -64,9 +64,9 @@ def genesis() -> InitializeCluster:
     return InitializeCluster(
         cluster_id="test",
         bindings=(
-            Binding(identity=OPERATOR, role=Role.OPERATOR),
-            Binding(identity=OBSERVER, role=Role.OBSERVER),
-            Binding(identity=TENANT_ADMIN, role=Role.TENANT_ADMIN, tenant_id="a"),
+            Binding(identity=OPERATOR, role=AccessRole.OPERATOR),
+            Binding(identity=OBSERVER, role=AccessRole.OBSERVER),
+            Binding(identity=TENANT_ADMIN, role=AccessRole.TENANT_ADMIN, tenant_id="a"),
         ),
         keys=(
             RegisterKey(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from clustor.control import (
+    AccessRole,
     AclAction,
     AclEffect,
-    AclRule,
     ActivateDek,
     AdminResumePartition,
     AdvanceKeyEpochs,
     ArmBarrier,
+    AuditRing,
     Binding,
     ClearProofConflict,
     ClearQuarantine,
@@ -55,10 +56,7 @@ from clustor.control import (
     RetireKey,
     RetirePartition,
     RevokeOverride,
-    Ring,
-    Role,
     RollBackConfiguration,
-    Scope,
     ScopeKind,
     SetAcls,
     SetConfiguration,
@@ -67,7 +65,9 @@ from clustor.control import (
     SetFollowerReads,
     SetQuotas,
     SetRoutingMap,
+    SettingScope,
     SetTrust,
+    TenantAclRule,
     TenantTier,
     UpdateTenant,
     WriterMode,
@@ -109,7 +109,7 @@ _all: tuple[Command, ...] = (
     genesis(),
     CompactHistory(revision=1),
     PublishRbacManifest(
-        expected_version=1, bindings=(Binding(identity=OPERATOR, role=Role.OPERATOR),)
+        expected_version=1, bindings=(Binding(identity=OPERATOR, role=AccessRole.OPERATOR),)
     ),
     RegisterKey(
         purpose=KeyPurpose.CONTROL_PLANE_PROOF, key_id="p2", public_key=public(RELEASE_KEY)
@@ -208,16 +208,16 @@ _all: tuple[Command, ...] = (
     SetAcls(
         tenant_id="a",
         expected_version=0,
-        rules=(AclRule(effect=AclEffect.ALLOW, action=AclAction.ANY),),
+        rules=(TenantAclRule(effect=AclEffect.ALLOW, action=AclAction.ANY),),
     ),
     SetTrust(tenant_id="a", expected_version=0, roots=("-----BEGIN CERTIFICATE-----",)),
     SetConfiguration(
-        scope=Scope(kind=ScopeKind.CLUSTER),
+        scope=SettingScope(kind=ScopeKind.CLUSTER),
         expected_version=0,
         document={"flow.entry_credit_max": 4096},
     ),
-    RollBackConfiguration(scope=Scope(kind=ScopeKind.CLUSTER), to_version=1),
-    IndexAudit(ring=Ring.CALLS, through=1, sha256=digest("segment"), location="s3://audit/1"),
+    RollBackConfiguration(scope=SettingScope(kind=ScopeKind.CLUSTER), to_version=1),
+    IndexAudit(ring=AuditRing.CALLS, through=1, sha256=digest("segment"), location="s3://audit/1"),
 )
 
 SAMPLES = {type(command).__name__: command for command in _all}

@@ -9,15 +9,15 @@ import pytest
 
 from clustor.control import (
     AdvanceKeyEpochs,
+    CacheCursor,
     CacheImage,
     ClearProofConflict,
+    ClockReading,
     CompactHistory,
     ControlCache,
-    Cursor,
     DeleteTenant,
     ImageRefused,
     KeyEpochs,
-    Moment,
     Placement,
     PublishedProof,
     RecordMembership,
@@ -31,7 +31,7 @@ from clustor.control import (
     scan,
 )
 from clustor.control.draft import scan_records
-from clustor.kv import Events, Key, Record, Revision, StoreId
+from clustor.kv import Events, Key, KvRecord, Revision, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState, ControlPlaneView
 from clustor.raft.profiles import ControlPlaneNumbers
@@ -43,20 +43,22 @@ STORE = StoreId(b"control")
 UNIX_MS = 1_000_000  # when the monotonic clock shows 0: the plane's own start
 
 
-def at(monotonic_ms: int) -> Moment:
-    return Moment(monotonic_ms, UNIX_MS + monotonic_ms)
+def at(monotonic_ms: int) -> ClockReading:
+    return ClockReading(monotonic_ms, UNIX_MS + monotonic_ms)
 
 
-def list_all(cache: ControlCache, plane: Plane, now: Moment, *, confirmed: bool = True) -> None:
+def list_all(
+    cache: ControlCache, plane: Plane, now: ClockReading, *, confirmed: bool = True
+) -> None:
     kv = plane.machine.kv
-    cursor = Cursor(kv.store_id, kv.revision)
+    cursor = CacheCursor(kv.store_id, kv.revision)
     cache.listed(cursor, scan_records(kv, b""), asked=now, confirmed=confirmed)
 
 
 def poll(
     cache: ControlCache,
     plane: Plane,
-    now: Moment,
+    now: ClockReading,
     *,
     confirmed: bool = True,
     limit: int = 1_000,
@@ -116,7 +118,7 @@ def test_what_was_seen_before_is_passed_over() -> None:
     poll(cache, plane, at(2))
     cache.polled(events, store_id=STORE, asked=at(3), confirmed=True)
     assert objects(cache) == objects(plane)
-    assert cache.cursor == Cursor(plane.machine.kv.store_id, plane.machine.kv.revision)
+    assert cache.cursor == CacheCursor(plane.machine.kv.store_id, plane.machine.kv.revision)
 
 
 def test_a_compacted_history_makes_the_copy_list_again_and_it_serves_meanwhile() -> None:
@@ -168,7 +170,7 @@ def is_whole(cache: ControlCache) -> bool:
     return cache.cursor is not None
 
 
-def told(view: ControlPlaneView, cache: ControlCache, now: Moment) -> None:
+def told(view: ControlPlaneView, cache: ControlCache, now: ClockReading) -> None:
     word = cache.word_for(P1, now)
     assert word is not None
     for update in word.updates:
@@ -266,7 +268,7 @@ def test_a_proof_whose_signature_is_not_good_is_withheld_and_counted() -> None:
     forged = msgspec.structs.replace(
         held, proof=msgspec.structs.replace(held.proof, last_durable_index=11)
     )
-    record = Record(forged.key(), canonical(forged), Revision(99), Revision(99), 1, 0)
+    record = KvRecord(forged.key(), canonical(forged), Revision(99), Revision(99), 1, 0)
     events = Events([record], Revision(99), more=False)
     cache.polled(events, store_id=STORE, asked=at(1), confirmed=True)
     for _ in range(3):
@@ -343,19 +345,19 @@ def test_a_restart_goes_on_from_the_cursor_with_the_age_that_it_had() -> None:
     poll(cache, plane, at(1_000))
     encoded = encode_image(cache.image())
     plane.add_tenant("b")
-    woken = Moment(7, UNIX_MS + 70_000)  # another monotonic clock
+    woken = ClockReading(7, UNIX_MS + 70_000)  # another monotonic clock
     again = ControlCache.from_image(NUMBERS, decode_image(encoded), woken)
     assert again.cursor == cache.cursor
     assert again.age_ms(woken) == 69_000
     assert again.state(woken) is CacheState.CACHED
-    poll(again, plane, Moment(8, UNIX_MS + 70_001))
+    poll(again, plane, ClockReading(8, UNIX_MS + 70_001))
     assert objects(again) == objects(plane)
-    assert again.state(Moment(9, UNIX_MS + 70_002)) is CacheState.FRESH
+    assert again.state(ClockReading(9, UNIX_MS + 70_002)) is CacheState.FRESH
 
 
 def test_a_clock_that_went_back_makes_the_age_unknown() -> None:
     cache, _ = fresh()
-    early = Moment(5, UNIX_MS - 1)
+    early = ClockReading(5, UNIX_MS - 1)
     again = ControlCache.from_image(NUMBERS, cache.image(), early)
     assert again.state(early) is CacheState.EXPIRED
 

@@ -13,6 +13,7 @@ from clustor.control import (
     PlacePartition,
     RefusalCode,
     ReportNode,
+    SetAcls,
     WriterMode,
 )
 from clustor.control.command_gates import GATE_OF, CommandGate, lacking_nodes, refuse_early
@@ -97,6 +98,34 @@ def test_calls_of_the_first_release_ask_nobody() -> None:
     assert refusal(plane, ReportNode(
         node_id=1, version="0", io_writer_mode=WriterMode.BLOCKING, features=()
     )) is None  # fmt: skip
+
+
+RULES = {
+    "of the first release": ({"action": "Any", "filter": "a/#"}, False),
+    "about a stream": ({"action": "Any", "resource": "Stream"}, True),
+    "about topics by that word": ({"action": "Any", "resource": "Topic"}, True),
+    "of a later action": ({"action": "Produce"}, True),
+    "with a name": ({"action": "Any", "name": "x"}, True),
+    "with a prefix": ({"action": "Any", "prefix": "x"}, True),
+}
+
+
+@pytest.mark.parametrize(("rule", "is_later"), RULES.values(), ids=RULES.keys())
+def test_a_later_access_rule_waits_for_every_node(rule: dict[str, str], is_later: bool) -> None:
+    """Nodes that are no members of the control plane read the lists, too."""
+    plane = cluster(1, 2, 3)
+    rules = ({"effect": "Allow", "action": "Any"}, {"effect": "Allow", **rule})
+    command = msgspec.convert(
+        {"kind": "SetAcls", "tenant_id": "a", "expected_version": 0, "rules": rules}, SetAcls
+    )
+    for node in (1, 2, 3):
+        report(plane, node, *CommandGate)
+    told = refuse_early(plane.machine.kv, canonical(command), GROUP)
+    assert (told is not None) == is_later
+    if told is not None:
+        assert (told.facts["gate"], told.facts["nodes"]) == ("ResourceRules", [4])
+    report(plane, 4, *CommandGate)
+    assert refusal(plane, command) is None
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from clustor.control import (
     AuthFacts,
     AuthOperation,
     AuthRule,
-    Freshness,
+    CacheFreshness,
+    GateReader,
     RbacRule,
-    Reader,
     ReadRule,
     SnapshotReadRule,
     WriteRule,
@@ -123,20 +123,20 @@ def test_section_14_2_is_what_a_group_does(cache: CacheState) -> None:
 # Clustor §10.3: read availability.
 
 SECTION_10_3 = [
-    (Reader.LEADER_LINEARIZABLE, ReadRule.WHEN_GATE_PASSES, ReadRule.NEEDED_FOR_READ_INDEX),
-    (Reader.LEADER_SNAPSHOT_ONLY, ReadRule.CLAMPED, ReadRule.CLAMPED),
-    (Reader.FOLLOWER_SNAPSHOT_ONLY, ReadRule.WITH_CAPABILITY, ReadRule.CAPABILITY_REVOKED),
-    (Reader.OBSERVER_STREAM, ReadRule.WHILE_FRESH, ReadRule.OBSERVER_REVOKED),
+    (GateReader.LEADER_LINEARIZABLE, ReadRule.WHEN_GATE_PASSES, ReadRule.NEEDED_FOR_READ_INDEX),
+    (GateReader.LEADER_SNAPSHOT_ONLY, ReadRule.CLAMPED, ReadRule.CLAMPED),
+    (GateReader.FOLLOWER_SNAPSHOT_ONLY, ReadRule.WITH_CAPABILITY, ReadRule.CAPABILITY_REVOKED),
+    (GateReader.OBSERVER_STREAM, ReadRule.WHILE_FRESH, ReadRule.OBSERVER_REVOKED),
 ]
 
 
 @pytest.mark.parametrize(("reader", "normal", "fallback"), SECTION_10_3)
 def test_section_10_3_read_availability(
-    reader: Reader, normal: ReadRule, fallback: ReadRule
+    reader: GateReader, normal: ReadRule, fallback: ReadRule
 ) -> None:
     assert READ_AVAILABILITY[reader, False] is normal
     assert READ_AVAILABILITY[reader, True] is fallback
-    assert len(READ_AVAILABILITY) == 2 * len(Reader)
+    assert len(READ_AVAILABILITY) == 2 * len(GateReader)
 
 
 # Clustor §5.1: the order of reasons.
@@ -262,24 +262,24 @@ def test_section_9_3_group_fsync_predicate(cell: tuple[bool, ...]) -> None:
 # Calls, by the age of the cache (clustor §14.2, quantumqtt §§8.7, 15.3, 19.2).
 
 CALLS = {
-    Freshness.FRESH: (None, NOT_FRESH, NOT_FRESH, GONE),
-    Freshness.NOT_EXPIRED: (None, None, None, GONE),
-    Freshness.ANY: (None, None, None, None),
+    CacheFreshness.FRESH: (None, NOT_FRESH, NOT_FRESH, GONE),
+    CacheFreshness.NOT_EXPIRED: (None, None, None, GONE),
+    CacheFreshness.ANY: (None, None, None, None),
 }
 
 
-@pytest.mark.parametrize("freshness", Freshness)
-def test_calls_by_the_age_of_the_cache(freshness: Freshness) -> None:
+@pytest.mark.parametrize("freshness", CacheFreshness)
+def test_calls_by_the_age_of_the_cache(freshness: CacheFreshness) -> None:
     assert tuple(call_refusal(freshness, cache) for cache in CacheState) == CALLS[freshness]
 
 
 def test_what_ends_an_outage_needs_no_fresh_cache_and_what_reloads_security_does() -> None:
     by_name = {kind.name: kind.freshness for kind in KINDS}
     for name in ("PublishProofs", "RecordMembership", "ReportNode", "ClearProofConflict"):
-        assert by_name[name] is Freshness.ANY, name
+        assert by_name[name] is CacheFreshness.ANY, name
     for name in ("CommitFence", "PromoteRegion", "SetAcls", "SetQuotas", "SetTrust", "RegisterKey"):
-        assert by_name[name] is Freshness.FRESH, name
-    assert by_name["CreateTenant"] is Freshness.NOT_EXPIRED
+        assert by_name[name] is CacheFreshness.FRESH, name
+    assert by_name["CreateTenant"] is CacheFreshness.NOT_EXPIRED
 
 
 # Clustor §12.3.

@@ -15,8 +15,8 @@ from clustor.control import (
     RING_RECORDS_MAX,
     AclAction,
     AclEffect,
-    AclRule,
     AuditRecord,
+    AuditRing,
     CompactHistory,
     ControlMachine,
     CreateTenant,
@@ -25,8 +25,8 @@ from clustor.control import (
     QuotaPolicy,
     RefusalCode,
     Refused,
-    Ring,
     SetAcls,
+    TenantAclRule,
     TenantSpec,
     canonical,
     decode_answer,
@@ -38,27 +38,27 @@ from clustor.control.audit import NOTHING
 from clustor.kv import (
     CasRevision,
     Compact,
-    Compacted,
     Deleted,
     DeleteRange,
     ErrorCode,
     Events,
+    EventsCompacted,
     Expire,
     Found,
     Get,
     Key,
+    KvRefused,
+    KvWritten,
     Put,
     StoreId,
     Txn,
     TxnDelete,
     TxnDeleteRange,
     TxnPut,
-    Written,
     decode_reply,
     encode_command,
 )
 from clustor.kv import Command as KvCommand
-from clustor.kv import Refused as KvRefused
 from clustor.replica import StateMachine
 from tests.clustor.control.plane import OPERATOR, STRANGER, Plane, settled_plane
 from tests.clustor.control.samples import SAMPLES
@@ -66,7 +66,7 @@ from tests.clustor.control.samples import SAMPLES
 TENANT = CreateTenant(tenant_id="b", sni="b.example.com")
 
 
-def trail(plane: Plane, ring: Ring = Ring.CALLS) -> list[AuditRecord]:
+def trail(plane: Plane, ring: AuditRing = AuditRing.CALLS) -> list[AuditRecord]:
     return list(scan(plane.machine.kv, AuditRecord, ring.value))
 
 
@@ -175,19 +175,19 @@ def test_a_refused_call_changes_the_trail_alone() -> None:
 def test_rings_are_bounded_and_nodes_do_not_push_operators_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(RING_RECORDS_MAX, Ring.PUBLICATIONS, 3)
+    monkeypatch.setitem(RING_RECORDS_MAX, AuditRing.PUBLICATIONS, 3)
     plane = settled_plane()
     calls = trail(plane)
     for _ in range(5):
         plane.call(SAMPLES["ReportNode"], by="spiffe://test/node/1")
     assert trail(plane) == calls
-    assert [record.sequence for record in trail(plane, Ring.PUBLICATIONS)] == [3, 4, 5]
+    assert [record.sequence for record in trail(plane, AuditRing.PUBLICATIONS)] == [3, 4, 5]
 
 
 def test_a_forgotten_request_id_is_forgotten_by_a_restored_machine_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(RING_RECORDS_MAX, Ring.CALLS, 12)
+    monkeypatch.setitem(RING_RECORDS_MAX, AuditRing.CALLS, 12)
     plane = settled_plane()
     plane.call(TENANT, request_id="r")
     plane.call(msgspec.structs.replace(TENANT, sni="x.example.com"), request_id="r")
@@ -251,7 +251,9 @@ def test_how_deep_is_too_deep_does_not_depend_on_the_stack(
 
 def test_brackets_in_words_are_no_depth() -> None:
     plane = settled_plane()
-    rules = (AclRule(effect=AclEffect.ALLOW, action=AclAction.ANY, filter='["\\' + "[{" * 200),)
+    rules = (
+        TenantAclRule(effect=AclEffect.ALLOW, action=AclAction.ANY, filter='["\\' + "[{" * 200),
+    )
     plane.done(SetAcls(tenant_id="a", expected_version=0, rules=rules))
 
 
@@ -332,7 +334,7 @@ def test_compaction_is_told_honestly() -> None:
     start = kv.revision
     plane.done(TENANT)
     plane.done(CompactHistory(revision=kv.revision))
-    assert kv.events_since(start, limit=1) == Compacted(kv.compacted_revision, kv.revision)
+    assert kv.events_since(start, limit=1) == EventsCompacted(kv.compacted_revision, kv.revision)
 
 
 # Snapshots.
@@ -380,7 +382,7 @@ def test_a_broken_snapshot_leaves_the_machine_as_it_was() -> None:
     with pytest.raises(Exception, match="cut short"):
         plane.machine.restore([chunks[0][:-3]])
     assert plane.machine.digest() == before
-    assert isinstance(decode_reply(plane.apply(encode_command(Put(K, V)))), Written)
+    assert isinstance(decode_reply(plane.apply(encode_command(Put(K, V)))), KvWritten)
     reply = decode_reply(plane.apply(encode_command(DeleteRange(b"user/", b"user0"))))
     assert isinstance(reply, Deleted)
 

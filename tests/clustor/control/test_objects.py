@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from clustor.control import (
     POLICY_WRITES_MAX,
+    AccessRole,
     AclPolicy,
     ActivationBarrier,
     AdvanceKeyEpochs,
@@ -36,13 +37,12 @@ from clustor.control import (
     RefusalCode,
     ReportNode,
     ReportZeroization,
-    Role,
     RollBackConfiguration,
-    Scope,
     ScopeKind,
     SetConfiguration,
     SetFeatureGate,
     SetQuotas,
+    SettingScope,
     SniEntry,
     StandbyEvidence,
     TenantSpec,
@@ -68,7 +68,11 @@ values = st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | words
 @given(st.dictionaries(st.from_regex(r"[a-z.]{1,10}", fullmatch=True), values))
 def test_objects_are_canonical_json(document: dict[str, bool | int | str]) -> None:
     version = ConfigVersion(
-        scope=Scope(kind=ScopeKind.CLUSTER), version=1, document=document, set_by="x", set_at=1
+        scope=SettingScope(kind=ScopeKind.CLUSTER),
+        version=1,
+        document=document,
+        set_by="x",
+        set_at=1,
     )
     assert canonical(version) == rfc8785.dumps(msgspec.to_builtins(version))
 
@@ -281,11 +285,11 @@ def test_key_epochs_only_grow() -> None:
 def test_a_manifest_always_leaves_an_operator() -> None:
     plane = settled_plane()
     none = PublishRbacManifest(
-        expected_version=1, bindings=(Binding(identity="x", role=Role.OBSERVER),)
+        expected_version=1, bindings=(Binding(identity="x", role=AccessRole.OBSERVER),)
     )
     assert plane.refused(none) is RefusalCode.INVALID
     other = PublishRbacManifest(
-        expected_version=1, bindings=(Binding(identity="x", role=Role.OPERATOR),)
+        expected_version=1, bindings=(Binding(identity="x", role=AccessRole.OPERATOR),)
     )
     plane.done(other)
     assert plane.refused(bundle()) is RefusalCode.UNAUTHORIZED, "it holds with the next call"
@@ -296,15 +300,15 @@ def test_a_manifest_always_leaves_an_operator() -> None:
 @pytest.mark.parametrize(
     "binding",
     [
-        Binding(identity="x", role=Role.NODE),
-        Binding(identity="x", role=Role.BREAK_GLASS),
-        Binding(identity="x", role=Role.TENANT_ADMIN),
-        Binding(identity="x", role=Role.OBSERVER, tenant_id="a"),
+        Binding(identity="x", role=AccessRole.NODE),
+        Binding(identity="x", role=AccessRole.BREAK_GLASS),
+        Binding(identity="x", role=AccessRole.TENANT_ADMIN),
+        Binding(identity="x", role=AccessRole.OBSERVER, tenant_id="a"),
     ],
 )
 def test_a_binding_says_something(binding: Binding) -> None:
     plane = settled_plane()
-    operator = Binding(identity=OPERATOR, role=Role.OPERATOR)
+    operator = Binding(identity=OPERATOR, role=AccessRole.OPERATOR)
     command = PublishRbacManifest(expected_version=1, bindings=(operator, binding))
     assert plane.refused(command) is RefusalCode.INVALID
 
@@ -363,11 +367,11 @@ def test_policy_changes_are_bounded_to_two_hundred_a_second() -> None:
 
 # Configuration (quantumqtt §19).
 
-CLUSTER = Scope(kind=ScopeKind.CLUSTER)
-TENANT = Scope(kind=ScopeKind.TENANT, name="a")
+CLUSTER = SettingScope(kind=ScopeKind.CLUSTER)
+TENANT = SettingScope(kind=ScopeKind.TENANT, name="a")
 
 
-def configure(plane: Plane, scope: Scope, version: int, **document: int) -> None:
+def configure(plane: Plane, scope: SettingScope, version: int, **document: int) -> None:
     plane.done(SetConfiguration(scope=scope, expected_version=version, document=dict(document)))
 
 
@@ -418,7 +422,10 @@ def test_the_narrowest_scope_wins_and_who_set_it_is_known() -> None:
 
 def test_only_the_cluster_s_scope_is_named_all() -> None:
     plane = settled_plane()
-    for scope in (Scope(kind=ScopeKind.CLUSTER, name="x"), Scope(kind=ScopeKind.NODE)):
+    for scope in (
+        SettingScope(kind=ScopeKind.CLUSTER, name="x"),
+        SettingScope(kind=ScopeKind.NODE),
+    ):
         command = SetConfiguration(scope=scope, expected_version=0, document={})
         assert plane.refused(command) is RefusalCode.INVALID
 

@@ -37,7 +37,7 @@ from clustor.control import (
     rehearse,
 )
 from clustor.control import tenants as tenant_limits
-from clustor.raft.membership import Configuration, membership_digest
+from clustor.raft.membership import Membership, membership_digest
 from clustor.raft.types import ReplicaId
 from tests.clustor.control.plane import Plane, digest, genesis, node_identity, proof, settled_plane
 
@@ -252,7 +252,7 @@ def recording(members: Members, epoch: int, node_id: int = 1) -> RecordMembershi
 
 
 def test_the_control_plane_digests_members_as_a_group_does() -> None:
-    config = Configuration(
+    config = Membership(
         voters=frozenset({ReplicaId(1), ReplicaId(2)}), observers=frozenset({ReplicaId(7)})
     )
     assert digest_of(Members(voters=(2, 1), observers=(7,))) == membership_digest(config)

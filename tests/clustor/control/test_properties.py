@@ -12,6 +12,7 @@ import pytest
 
 from clustor.control import (
     AuditRecord,
+    AuditRing,
     ControlMachine,
     Done,
     NodeSpec,
@@ -20,7 +21,6 @@ from clustor.control import (
     PublishedProof,
     RefusalCode,
     Refused,
-    Ring,
     SniEntry,
     TenantSpec,
     canonical,
@@ -144,7 +144,7 @@ def test_every_call_but_a_repeated_one_is_in_the_trail_and_the_trail_is_chained(
         first.setdefault(request, essence)
     records = list(scan(walk.plane.machine.kv, AuditRecord))
     assert len(records) == expected
-    for ring in Ring:
+    for ring in AuditRing:
         previous = bytes(32)
         for record in (each for each in records if each.ring is ring):
             assert record.previous == previous

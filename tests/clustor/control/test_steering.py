@@ -27,7 +27,7 @@ from clustor.control import (
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch
 from clustor.raft.control_plane import CacheState
 from clustor.raft.membership import (
-    Configuration,
+    Membership,
     enter_joint,
     leave_joint,
     membership_digest,
@@ -58,7 +58,7 @@ def placed(members: Members, epoch: int = 5) -> Placement:
 
 
 def facts(
-    current: Configuration, epoch: int, *, is_idle: bool = True, wants_record: bool = False
+    current: Membership, epoch: int, *, is_idle: bool = True, wants_record: bool = False
 ) -> MembershipFacts:
     return MembershipFacts(
         current, RoutingEpoch(epoch), DurabilityModeEpoch(0), is_idle, wants_record
@@ -77,7 +77,7 @@ def test_the_change_leads_from_any_members_to_any_others(seed: int) -> None:
 
     before, after = drawn(), drawn()
     after[2] = [node for node in after[2] if node not in before[0]]  # the preflight refuses it
-    current = Configuration(
+    current = Membership(
         voters=ids(*before[0]), learners=ids(*before[1]), observers=ids(*before[2])
     )
     members = Members(voters=tuple(after[0]), learners=tuple(after[1]), observers=tuple(after[2]))
@@ -93,11 +93,11 @@ def test_the_change_leads_from_any_members_to_any_others(seed: int) -> None:
 
 
 def test_an_old_placement_and_a_change_under_way_are_left_alone() -> None:
-    current = Configuration(voters=ids(1, 2, 3))
+    current = Membership(voters=ids(1, 2, 3))
     goal = placed(Members(voters=(2, 3, 4)))
     assert membership_request(goal, facts(current, 5)) is None
     assert membership_request(goal, facts(current, 4, is_idle=False)) is None
-    joint = Configuration(voters=ids(2, 3, 4), outgoing=ids(1, 2, 3))
+    joint = Membership(voters=ids(2, 3, 4), outgoing=ids(1, 2, 3))
     assert membership_request(goal, facts(joint, 4)) is None
 
 
@@ -129,7 +129,7 @@ def test_what_a_leader_reports(
     reported: Members | None,
 ) -> None:
     placement = msgspec.structs.replace(placed(goal), previous=before)
-    current = Configuration(voters=ids(*members.voters))
+    current = Membership(voters=ids(*members.voters))
     report = membership_report(placement, facts(current, epoch, wants_record=asks), 2)
     assert (report is not None) == (reported is not None)
     if report is not None and reported is not None:

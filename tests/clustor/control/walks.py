@@ -13,7 +13,6 @@ from typing import TypeVar
 from clustor.control import (
     AclAction,
     AclEffect,
-    AclRule,
     AdvanceKeyEpochs,
     ArmBarrier,
     BreakGlassToken,
@@ -49,7 +48,6 @@ from clustor.control import (
     RetirePartition,
     RollBackConfiguration,
     RoutingMap,
-    Scope,
     ScopeKind,
     SetAcls,
     SetConfiguration,
@@ -57,6 +55,8 @@ from clustor.control import (
     SetFollowerReads,
     SetQuotas,
     SetRoutingMap,
+    SettingScope,
+    TenantAclRule,
     TenantTier,
     digest_of,
     find,
@@ -296,12 +296,12 @@ class Walk:
     def _acls(self) -> Command:
         name = self._tenant()
         held = find(self.plane.machine.kv, AclPolicy, name)
-        rule = AclRule(effect=AclEffect.DENY, action=AclAction.PUBLISH, filter="x/#")
+        rule = TenantAclRule(effect=AclEffect.DENY, action=AclAction.PUBLISH, filter="x/#")
         version = self._about(held.version if held is not None else 0)
         return SetAcls(tenant_id=name, expected_version=version, rules=(rule,))
 
     def _configure(self) -> Command:
-        scope = Scope(kind=ScopeKind.TENANT, name=self._tenant())
+        scope = SettingScope(kind=ScopeKind.TENANT, name=self._tenant())
         held = find(self.plane.machine.kv, ConfigHead, "Tenant", scope.name)
         version = held.version if held is not None else 0
         if self.rng.random() < 0.3:

@@ -15,15 +15,15 @@ from random import Random
 from typing import Any
 
 from clustor.control import (
+    CacheCursor,
     Caller,
+    ClockReading,
     Command,
     ControlCache,
     ControlMachine,
-    Cursor,
     Done,
     Members,
     MembershipFacts,
-    Moment,
     Placement,
     PlacePartition,
     ProofPublisher,
@@ -49,7 +49,7 @@ from clustor.raft.profiles import (
     MembershipNumbers,
     Profile,
 )
-from clustor.raft.reconfiguration import Phase
+from clustor.raft.reconfiguration import ReconfigurationPhase
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
     Applied,
@@ -173,8 +173,8 @@ class World:
     # Time.
 
     @property
-    def now(self) -> Moment:
-        return Moment(self.control.now_ms, 1_700_000_000_000 + self.control.now_ms)
+    def now(self) -> ClockReading:
+        return ClockReading(self.control.now_ms, 1_700_000_000_000 + self.control.now_ms)
 
     def run(self, duration_ms: int) -> None:
         for _ in range(duration_ms // TICK_MS):
@@ -298,7 +298,7 @@ class World:
 
         self.ask(side, encode_command(Get(Key(b"cluster/config"))), then)
 
-    def _poll_follower(self, side: Side, asked: Moment) -> None:
+    def _poll_follower(self, side: Side, asked: ClockReading) -> None:
         """Take what a replica knows that cannot confirm anything."""
         for replica in sorted(side.reaches):
             node = self.control.nodes[ReplicaId(replica)]
@@ -306,11 +306,11 @@ class World:
                 self._fold(side, node, asked, confirmed=False)
                 return
 
-    def _fold(self, side: Side, source: Node, asked: Moment, *, confirmed: bool) -> None:
+    def _fold(self, side: Side, source: Node, asked: ClockReading, *, confirmed: bool) -> None:
         kv = machine_of(source).kv
         cache = side.cache
         if cache.cursor is None:
-            cursor = Cursor(kv.store_id, kv.revision)
+            cursor = CacheCursor(kv.store_id, kv.revision)
             cache.listed(cursor, scan_records(kv, b""), asked=asked, confirmed=confirmed)
         else:
             found = kv.events_since(cache.cursor.revision, limit=50)
@@ -344,7 +344,7 @@ class World:
             group.core.hard.membership,
             group.core.hard.routing_epoch,
             group.core.hard.durability_mode_epoch,
-            is_idle=group.leadership.reconfiguration.phase is Phase.IDLE,
+            is_idle=group.leadership.reconfiguration.phase is ReconfigurationPhase.IDLE,
             wants_record=not group.leadership.membership_acknowledged(),
             proven=group.access.control.proof,
         )

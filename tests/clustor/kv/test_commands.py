@@ -25,11 +25,12 @@ from clustor.kv import (
     Get,
     Key,
     KvMachine,
-    Page,
+    KvRecord,
+    KvRefused,
+    KvWritten,
     Put,
-    Range,
-    Record,
-    Refused,
+    ReadRange,
+    RecordPage,
     Reply,
     Revision,
     RevisionIs,
@@ -42,7 +43,6 @@ from clustor.kv import (
     TxnGet,
     TxnPut,
     ValueIs,
-    Written,
     decode_command,
     decode_reply,
     encode_command,
@@ -51,12 +51,12 @@ from clustor.kv import (
 )
 from tests.clustor.kv.commands_drawn import commands
 
-RECORD = Record(Key(b"k"), b"v", Revision(1), Revision(2), 2, 0)
+RECORD = KvRecord(Key(b"k"), b"v", Revision(1), Revision(2), 2, 0)
 
 # These bytes are in logs on disk: a change here is a change of format.
 COMMANDS: dict[str, tuple[Command, str]] = {
     "get": (Get(Key(b"k")), "9200c4016b"),
-    "range": (Range(b"a", None, 10), "9401c40161c00a"),
+    "range": (ReadRange(b"a", None, 10), "9401c40161c00a"),
     "put": (Put(Key(b"k"), b"v"), "9702c4016bc401760000c40000"),
     "put with all": (
         Put(Key(b"k"), b"v", 5000, 1_700_000_000_000, ClientId(b"c"), 7),
@@ -86,11 +86,11 @@ COMMANDS: dict[str, tuple[Command, str]] = {
 }
 
 REPLIES: dict[str, tuple[Reply, str]] = {
-    "refused": (Refused(ErrorCode.KEY_TOO_LARGE, 1025, 1024), "940003cd0401cd0400"),
+    "refused": (KvRefused(ErrorCode.KEY_TOO_LARGE, 1025, 1024), "940003cd0401cd0400"),
     "found": (Found(Revision(2), RECORD), "93010296c4016bc4017601020200"),
     "found nothing": (Found(Revision(2), None), "930102c0"),
-    "page": (Page(Revision(2), [RECORD], more=True), "9402029196c4016bc4017601020200c3"),
-    "written": (Written(Revision(2)), "920302"),
+    "page": (RecordPage(Revision(2), [RECORD], more=True), "9402029196c4016bc4017601020200c3"),
+    "written": (KvWritten(Revision(2)), "920302"),
     "conflict": (Conflict(Revision(2), Revision(1)), "93040201"),
     "deleted": (Deleted(Revision(2), 3), "93050203"),
     "transaction done": (
@@ -102,7 +102,7 @@ REPLIES: dict[str, tuple[Reply, str]] = {
     "expired": (Expired(Revision(2), 3, more=False), "94090203c2"),
 }
 
-MALFORMED = Refused(ErrorCode.MALFORMED)
+MALFORMED = KvRefused(ErrorCode.MALFORMED)
 
 
 @pytest.mark.parametrize(("command", "wire"), COMMANDS.values(), ids=COMMANDS.keys())

@@ -10,8 +10,8 @@ from clustor.kv import (
     ClientId,
     Command,
     Key,
+    KvLimits,
     KvMachine,
-    Limits,
     Put,
     SnapshotRefused,
     StoreId,
@@ -20,7 +20,7 @@ from clustor.kv import (
 from tests.clustor.kv.commands_drawn import commands
 
 STORE = StoreId(b"s" * 16)
-LIMITS = Limits(events_max=10_000, clients_max=7)
+LIMITS = KvLimits(events_max=10_000, clients_max=7)
 
 
 def put(number: int) -> bytes:
@@ -116,7 +116,7 @@ def test_every_flipped_bit_and_every_cut_of_a_delta_is_refused() -> None:
 
 
 def test_there_is_no_delta_once_the_history_is_forgotten() -> None:
-    machine = KvMachine(STORE, Limits(events_max=8))
+    machine = KvMachine(STORE, KvLimits(events_max=8))
     machine.mark(0)
     for index in range(1, 30):
         machine.apply(index, put(index))

@@ -8,25 +8,26 @@ from clustor.kv import (
     CasRevision,
     ClientId,
     Command,
-    Compacted,
     Conflict,
     Delete,
     Deleted,
     DeleteRange,
     ErrorCode,
     Events,
+    EventsCompacted,
     Expire,
     Expired,
     Get,
     Key,
+    KvLimits,
     KvMachine,
     KvMisuse,
-    Limits,
+    KvRefused,
+    KvWritten,
     NotYet,
-    Page,
     Put,
-    Range,
-    Refused,
+    ReadRange,
+    RecordPage,
     Reply,
     Revision,
     RevisionIs,
@@ -39,20 +40,19 @@ from clustor.kv import (
     TxnGet,
     TxnPut,
     ValueIs,
-    Written,
     decode_reply,
     encode_command,
     prefix_end,
 )
 
 A, B, C = Key(b"a"), Key(b"b"), Key(b"c")
-SMALL = Limits(key_bytes_max=4, value_bytes_max=10, txn_operations_max=3, reply_bytes_max=25)
+SMALL = KvLimits(key_bytes_max=4, value_bytes_max=10, txn_operations_max=3, reply_bytes_max=25)
 
 
 class Client:
     """Sends commands one after another, and reads the replies."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: KvLimits | None = None) -> None:
         self.machine = KvMachine(StoreId(b"store-1"), limits)
 
     def __call__(self, command: Command) -> Reply:
@@ -66,54 +66,54 @@ class Client:
 
 
 LONG_KEY, LONG_VALUE = Key(b"12345"), b"x" * 11
-REFUSED: dict[str, tuple[Command, Refused]] = {
-    "get of no key": (Get(Key(b"")), Refused(ErrorCode.KEY_EMPTY)),
-    "get of a long key": (Get(LONG_KEY), Refused(ErrorCode.KEY_TOO_LARGE, 5, 4)),
-    "put of no key": (Put(Key(b""), b""), Refused(ErrorCode.KEY_EMPTY)),
-    "put of a long key": (Put(LONG_KEY, b""), Refused(ErrorCode.KEY_TOO_LARGE, 5, 4)),
-    "put of a long value": (Put(A, LONG_VALUE), Refused(ErrorCode.VALUE_TOO_LARGE, 11, 10)),
+REFUSED: dict[str, tuple[Command, KvRefused]] = {
+    "get of no key": (Get(Key(b"")), KvRefused(ErrorCode.KEY_EMPTY)),
+    "get of a long key": (Get(LONG_KEY), KvRefused(ErrorCode.KEY_TOO_LARGE, 5, 4)),
+    "put of no key": (Put(Key(b""), b""), KvRefused(ErrorCode.KEY_EMPTY)),
+    "put of a long key": (Put(LONG_KEY, b""), KvRefused(ErrorCode.KEY_TOO_LARGE, 5, 4)),
+    "put of a long value": (Put(A, LONG_VALUE), KvRefused(ErrorCode.VALUE_TOO_LARGE, 11, 10)),
     "compare-and-set of a long value": (
         CasRevision(A, 0, LONG_VALUE),
-        Refused(ErrorCode.VALUE_TOO_LARGE, 11, 10),
+        KvRefused(ErrorCode.VALUE_TOO_LARGE, 11, 10),
     ),
-    "delete of a long key": (Delete(LONG_KEY), Refused(ErrorCode.KEY_TOO_LARGE, 5, 4)),
+    "delete of a long key": (Delete(LONG_KEY), KvRefused(ErrorCode.KEY_TOO_LARGE, 5, 4)),
     "too many operations": (
         Txn([], [TxnGet(A)] * 4),
-        Refused(ErrorCode.TOO_MANY_OPERATIONS, 4, 3),
+        KvRefused(ErrorCode.TOO_MANY_OPERATIONS, 4, 3),
     ),
     "too many comparisons": (
         Txn([RevisionIs(A, 0)] * 4, []),
-        Refused(ErrorCode.TOO_MANY_OPERATIONS, 4, 3),
+        KvRefused(ErrorCode.TOO_MANY_OPERATIONS, 4, 3),
     ),
     "a long key in a comparison": (
         Txn([ValueIs(LONG_KEY, None)], []),
-        Refused(ErrorCode.KEY_TOO_LARGE, 5, 4),
+        KvRefused(ErrorCode.KEY_TOO_LARGE, 5, 4),
     ),
     "a long value after a good put": (
         Txn([], [TxnPut(A, b"good"), TxnPut(B, LONG_VALUE)]),
-        Refused(ErrorCode.VALUE_TOO_LARGE, 11, 10),
+        KvRefused(ErrorCode.VALUE_TOO_LARGE, 11, 10),
     ),
     "a key put twice": (
         Txn([], [TxnPut(A, b"1"), TxnPut(A, b"2")]),
-        Refused(ErrorCode.OVERLAPPING_OPERATIONS),
+        KvRefused(ErrorCode.OVERLAPPING_OPERATIONS),
     ),
     "a key put and deleted": (
         Txn([], [TxnDelete(A), TxnPut(A, b"2")]),
-        Refused(ErrorCode.OVERLAPPING_OPERATIONS),
+        KvRefused(ErrorCode.OVERLAPPING_OPERATIONS),
     ),
     "a key put into a deleted range": (
         Txn([], [TxnPut(B, b"1"), TxnDeleteRange(b"a", b"c")]),
-        Refused(ErrorCode.OVERLAPPING_OPERATIONS),
+        KvRefused(ErrorCode.OVERLAPPING_OPERATIONS),
     ),
     "a client id without end": (
         Put(A, b"", client_id=ClientId(b"c" * 65), sequence=1),
-        Refused(ErrorCode.CLIENT_ID_TOO_LARGE, 65, 64),
+        KvRefused(ErrorCode.CLIENT_ID_TOO_LARGE, 65, 64),
     ),
 }
 
 
 @pytest.mark.parametrize(("command", "refusal"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_refused_changes_nothing(command: Command, refusal: Refused) -> None:
+def test_what_is_refused_changes_nothing(command: Command, refusal: KvRefused) -> None:
     client = Client(SMALL)
     before = client.machine.digest()
     assert client(command) == refusal
@@ -122,7 +122,7 @@ def test_what_is_refused_changes_nothing(command: Command, refusal: Refused) -> 
 
 def test_exactly_at_the_limits_is_allowed() -> None:
     client = Client(SMALL)
-    assert client(Put(Key(b"1234"), b"x" * 10)) == Written(Revision(1))
+    assert client(Put(Key(b"1234"), b"x" * 10)) == KvWritten(Revision(1))
     assert client(Txn([], [TxnPut(A, b""), TxnPut(B, b""), TxnPut(C, b"")])) == TxnDone(
         Revision(2), [None, None, None]
     )
@@ -191,7 +191,7 @@ def test_the_reads_of_a_transaction_are_bounded_before_it_writes() -> None:
         client(Put(key, b"x" * 10))
     digest = client.machine.digest()
     reply = client(Txn([], [TxnGet(A), TxnGet(B), TxnGet(C)]))
-    assert reply == Refused(ErrorCode.REPLY_TOO_LARGE, 33, 25)
+    assert reply == KvRefused(ErrorCode.REPLY_TOO_LARGE, 33, 25)
     reply = client(Txn([], [TxnGet(A), TxnGet(B), TxnPut(C, b"")]))
     assert isinstance(reply, TxnDone)
     assert client.machine.digest() != digest
@@ -202,11 +202,11 @@ def test_a_page_ends_at_its_count_or_its_bytes_and_says_so() -> None:
     for key in (A, B, C):
         client(Put(key, b"x" * 10))
     for limit, expected, more in ((0, [], True), (1, [A], True), (3, [A, B], True)):
-        page = client(Range(b"", None, limit))
-        assert isinstance(page, Page)
+        page = client(ReadRange(b"", None, limit))
+        assert isinstance(page, RecordPage)
         assert ([each.key for each in page.records], page.more) == (expected, more)
-    page = client(Range(b"b", prefix_end(b"c"), 9))
-    assert isinstance(page, Page)
+    page = client(ReadRange(b"b", prefix_end(b"c"), 9))
+    assert isinstance(page, RecordPage)
     assert ([each.key for each in page.records], page.more) == ([B, C], False)
 
 
@@ -260,7 +260,7 @@ def test_expiry_is_taken_in_bites_earliest_first() -> None:
 
 
 def test_renewed_leases_do_not_pile_up() -> None:
-    client = Client(Limits(events_max=10))
+    client = Client(KvLimits(events_max=10))
     for now_ms in range(2_000):
         client(Put(A, b"", ttl_ms=10, now_ms=now_ms))
     assert len(client.machine._store._expiry._heap) < 100
@@ -277,10 +277,10 @@ def test_a_repeated_request_is_answered_and_not_redone() -> None:
     client = Client()
     first = client(_request(b"one", 1))
     client(Put(A, b"in between"))
-    assert client(_request(b"one", 1)) == first == Written(Revision(1))
+    assert client(_request(b"one", 1)) == first == KvWritten(Revision(1))
     assert client.machine.revision == 2
-    assert client(_request(b"one", 5)) == Written(Revision(3))
-    assert client(_request(b"one", 4)) == Refused(ErrorCode.SEQUENCE_TOO_OLD, 4, 5)
+    assert client(_request(b"one", 5)) == KvWritten(Revision(3))
+    assert client(_request(b"one", 4)) == KvRefused(ErrorCode.SEQUENCE_TOO_OLD, 4, 5)
 
 
 def test_a_refusal_is_repeated_too() -> None:
@@ -293,42 +293,42 @@ def test_a_refusal_is_repeated_too() -> None:
 
 
 def test_a_forgotten_client_is_refused_rather_than_served_twice() -> None:
-    client = Client(Limits(clients_max=2))
+    client = Client(KvLimits(clients_max=2))
     client(_request(b"one", 1))
     client(_request(b"one", 2))
     client(_request(b"two", 1))
     client(_request(b"three", 1))
     revision = client.machine.revision
-    assert client(_request(b"one", 2)) == Refused(ErrorCode.CLIENT_UNKNOWN, 2, 1)
-    assert client(_request(b"two", 1)) == Written(Revision(3))
+    assert client(_request(b"one", 2)) == KvRefused(ErrorCode.CLIENT_UNKNOWN, 2, 1)
+    assert client(_request(b"two", 1)) == KvWritten(Revision(3))
     assert client.machine.revision == revision
 
 
 def test_the_replies_that_are_kept_are_bounded_in_bytes() -> None:
-    client = Client(Limits(client_replies_bytes_max=100))
+    client = Client(KvLimits(client_replies_bytes_max=100))
     client(Put(B, b"x" * 60))
     for name in (b"one", b"two"):
         client(Txn([], [TxnGet(B)], client_id=ClientId(name), sequence=1))
     read = Txn([], [TxnGet(B)], client_id=ClientId(b"one"), sequence=2)
-    assert client(read) == Refused(ErrorCode.CLIENT_UNKNOWN, 2, 1)
+    assert client(read) == KvRefused(ErrorCode.CLIENT_UNKNOWN, 2, 1)
 
 
 # --- the past -------------------------------------------------------------------------------
 
 
 def test_a_watch_from_before_the_compaction_is_told_where_to_begin() -> None:
-    client = Client(Limits(events_max=8))
+    client = Client(KvLimits(events_max=8))
     for number in range(1, 10):
         client(Put(A, b"%d" % number))
     # Past 8 events the history goes back to three quarters of that.
     assert client.machine.compacted_revision == 3
     answer = client.machine.events_since(Revision(2), limit=100)
-    assert answer == Compacted(oldest_available=Revision(3), revision=Revision(9))
+    assert answer == EventsCompacted(oldest_available=Revision(3), revision=Revision(9))
     assert client.events(3) == [(b"a", number, False) for number in range(4, 10)]
 
 
 def test_the_bytes_of_the_past_are_bounded() -> None:
-    client = Client(Limits(events_bytes_max=10_000))
+    client = Client(KvLimits(events_bytes_max=10_000))
     for _ in range(50):
         client(Put(A, b"x" * 1_000))
     kept = client.events(client.machine.compacted_revision)
@@ -336,7 +336,7 @@ def test_the_bytes_of_the_past_are_bounded() -> None:
 
 
 def test_a_revision_is_never_torn_by_a_limit_or_a_compaction() -> None:
-    client = Client(Limits(events_max=4))
+    client = Client(KvLimits(events_max=4))
     client(Put(A, b""))
     client(Txn([], [TxnPut(Key(b"%d" % number), b"") for number in range(5)]))
     assert client.machine.compacted_revision == 2

@@ -8,11 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from clustor.kv import (
     Command,
-    Compacted,
     Events,
+    EventsCompacted,
     KvMachine,
+    KvRecord,
     NotYet,
-    Record,
     Revision,
     StoreId,
     decode_reply,
@@ -59,14 +59,14 @@ class KvAgainstTwin(RuleBasedStateMachine):
         if start > self.twin.revision:
             assert answer == NotYet(self.twin.revision)
         elif start < self.twin.compacted:
-            assert answer == Compacted(self.twin.compacted, self.twin.revision)
+            assert answer == EventsCompacted(self.twin.compacted, self.twin.revision)
         else:
             assert self._watch_to_the_end(start, prefix, limit) == self.twin.events_after(
                 start, prefix
             )
 
-    def _watch_to_the_end(self, start: Revision, prefix: bytes, limit: int) -> list[Record]:
-        seen: list[Record] = []
+    def _watch_to_the_end(self, start: Revision, prefix: bytes, limit: int) -> list[KvRecord]:
+        seen: list[KvRecord] = []
         more = True
         while more:
             answer = self.machine.events_since(start, [prefix], limit=limit)

@@ -12,9 +12,9 @@ from clustor.kv import (
     ClientId,
     Delete,
     Key,
+    KvLimits,
     KvMachine,
     KvMisuse,
-    Limits,
     Put,
     Revision,
     SnapshotRefused,
@@ -49,7 +49,7 @@ def test_a_chunk_holds_at_most_one_mebibyte_even_if_a_value_does_not_fit() -> No
 
 
 def test_a_snapshot_is_written_in_little_memory() -> None:
-    machine = KvMachine(StoreId(b"s"), Limits(events_max=4))
+    machine = KvMachine(StoreId(b"s"), KvLimits(events_max=4))
     for number in range(1, 65):
         machine.apply(number, encode_command(Put(Key(b"%d" % number), bytes(MIB // 2))))
     tracemalloc.start()
@@ -72,11 +72,11 @@ def test_a_snapshot_is_of_the_moment_it_was_asked_for() -> None:
 
 
 def test_a_snapshot_carries_the_identity_and_the_limits_of_its_store() -> None:
-    machine = KvMachine(StoreId(b"store-1"), Limits(value_bytes_max=7))
+    machine = KvMachine(StoreId(b"store-1"), KvLimits(value_bytes_max=7))
     restored = KvMachine(StoreId(b"store-2"))
     restored.restore(machine.snapshot())
     assert restored.store_id == b"store-1"
-    assert restored.limits == Limits(value_bytes_max=7)
+    assert restored.limits == KvLimits(value_bytes_max=7)
 
 
 def test_a_recreated_store_with_equal_contents_is_another_store() -> None:
@@ -132,7 +132,7 @@ def test_the_refusal_comes_before_a_huge_frame_is_held() -> None:
 
 def test_limits_that_no_snapshot_could_carry_are_refused_at_once() -> None:
     with pytest.raises(KvMisuse):
-        KvMachine(StoreId(b""), Limits(value_bytes_max=64 * MIB))
+        KvMachine(StoreId(b""), KvLimits(value_bytes_max=64 * MIB))
 
 
 def test_the_bytes_of_a_snapshot_are_fixed() -> None:

@@ -21,11 +21,12 @@ from clustor.kv import (
     Expired,
     Found,
     Get,
-    Page,
+    KvRecord,
+    KvRefused,
+    KvWritten,
     Put,
-    Range,
-    Record,
-    Refused,
+    ReadRange,
+    RecordPage,
     Reply,
     Revision,
     RevisionIs,
@@ -37,7 +38,6 @@ from clustor.kv import (
     TxnGet,
     TxnOperation,
     TxnPut,
-    Written,
 )
 
 
@@ -45,40 +45,40 @@ class NaiveStore:
     """Says what each command should answer, with no thought of cost. Valid commands only."""
 
     def __init__(self) -> None:
-        self.records: dict[bytes, Record] = {}
-        self.events: list[Record] = []
+        self.records: dict[bytes, KvRecord] = {}
+        self.events: list[KvRecord] = []
         self.revision = Revision(0)
         self.compacted = Revision(0)
         self.now_ms = 0
         self.seen: dict[bytes, tuple[int, Reply]] = {}
 
     def reply(self, command: Command) -> Reply:
-        if isinstance(command, Get | Range) or not command.client_id:
+        if isinstance(command, Get | ReadRange) or not command.client_id:
             return self._execute(command)
         last, reply = self.seen.get(command.client_id, (0, None))
         if command.sequence == last and reply is not None:
             return reply
         if reply is None and command.sequence != 1:
-            return Refused(ErrorCode.CLIENT_UNKNOWN, command.sequence, 1)
+            return KvRefused(ErrorCode.CLIENT_UNKNOWN, command.sequence, 1)
         if command.sequence < last:
-            return Refused(ErrorCode.SEQUENCE_TOO_OLD, command.sequence, last)
+            return KvRefused(ErrorCode.SEQUENCE_TOO_OLD, command.sequence, last)
         reply = self._execute(command)
         self.seen[command.client_id] = (command.sequence, reply)
         return reply
 
-    def events_after(self, revision: int, prefix: bytes) -> list[Record]:
+    def events_after(self, revision: int, prefix: bytes) -> list[KvRecord]:
         return [e for e in self.events if e.mod_revision > revision and e.key.startswith(prefix)]
 
     def _execute(self, command: Command) -> Reply:
-        if not isinstance(command, Get | Range):
+        if not isinstance(command, Get | ReadRange):
             self.now_ms = max(self.now_ms, command.now_ms)
         match command:
             case Get(key=key):
                 return Found(self.revision, self.records.get(key))
-            case Range(start=start, end=end, limit=limit):
+            case ReadRange(start=start, end=end, limit=limit):
                 keys = self._keys(start, end)
                 page = [self.records[key] for key in keys[:limit]]
-                return Page(self.revision, page, len(keys) > limit)
+                return RecordPage(self.revision, page, len(keys) > limit)
             case Put():
                 return self._written(command)
             case CasRevision():
@@ -97,7 +97,7 @@ class NaiveStore:
                 return self._txn(command)
             case Compact(revision=revision):
                 if revision > self.revision:
-                    return Refused(ErrorCode.FUTURE_REVISION, revision, self.revision)
+                    return KvRefused(ErrorCode.FUTURE_REVISION, revision, self.revision)
                 self.compacted = max(self.compacted, Revision(revision))
                 return CompactedTo(self.revision, self.compacted)
             case Expire(limit=limit):
@@ -123,7 +123,7 @@ class NaiveStore:
     def _put(self, command: Put | CasRevision | CasValue | TxnPut) -> None:
         old = self.records.get(command.key)
         now = Revision(self.revision + 1)
-        record = Record(
+        record = KvRecord(
             key=command.key,
             value=command.value,
             create_revision=old.create_revision if old else now,
@@ -137,13 +137,13 @@ class NaiveStore:
     def _written(self, command: Put | CasRevision | CasValue) -> Reply:
         self._put(command)
         self.revision = Revision(self.revision + 1)
-        return Written(self.revision)
+        return KvWritten(self.revision)
 
     def _remove(self, keys: list[bytes]) -> int:
         for key in keys:
             record = self.records.pop(key)
             now = Revision(self.revision + 1)
-            self.events.append(Record(record.key, b"", Revision(0), now, 0, 0))
+            self.events.append(KvRecord(record.key, b"", Revision(0), now, 0, 0))
         return len(keys)
 
     def _deleted(self, keys: list[bytes]) -> Deleted:
@@ -153,7 +153,7 @@ class NaiveStore:
 
     def _txn(self, command: Txn) -> Reply:
         if any(_collide(one, other) for one, other in permutations(command.operations, 2)):
-            return Refused(ErrorCode.OVERLAPPING_OPERATIONS)
+            return KvRefused(ErrorCode.OVERLAPPING_OPERATIONS)
         for position, comparison in enumerate(command.comparisons):
             if isinstance(comparison, RevisionIs):
                 holds = comparison.revision == self._mod(comparison.key)
@@ -163,7 +163,7 @@ class NaiveStore:
                 return TxnConflict(self.revision, position, self._mod(comparison.key))
         before = copy.copy(self.records)
         events_before = len(self.events)
-        results: list[Record | int | None] = []
+        results: list[KvRecord | int | None] = []
         for operation in command.operations:
             match operation:
                 case TxnGet(key=key):

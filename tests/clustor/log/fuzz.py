@@ -53,7 +53,7 @@ from clustor.log.segment import (
     encode_trailer,
     segment_file,
 )
-from clustor.log.steps import FileName, Write
+from clustor.log.steps import FileName, WriteFile
 from clustor.log.types import (
     BlockCounter,
     DekEpoch,
@@ -177,7 +177,7 @@ def _example_frames(*, merkle: bool) -> bytes:
 
 
 def _example_document(file: FileName, document: LogMetadata | BootRecord) -> bytes:
-    return next(step.data for step in plan_document(file, document) if isinstance(step, Write))
+    return next(step.data for step in plan_document(file, document) if isinstance(step, WriteFile))
 
 
 def _decoders() -> dict[str, Decoder]:

@@ -18,7 +18,7 @@ from clustor.log.log import Log, create_log
 from clustor.log.reader import LogReader, read_entries
 from clustor.log.recovery import Recovery, recover
 from clustor.log.segment import SEGMENT_HEADER_BYTES, segment_seq_of
-from clustor.log.steps import Plan, Step, Write
+from clustor.log.steps import Plan, Step, WriteFile
 from clustor.log.types import (
     DekEpoch,
     Entry,
@@ -82,12 +82,12 @@ class NonceWitness:
 
     def watch(self, plan: Plan) -> None:
         for step in plan:
-            if isinstance(step, Write):
+            if isinstance(step, WriteFile):
                 seq = segment_seq_of(step.file.rpartition("/")[2])
                 if seq is not None:
                     self._watch_segment(seq, step)
 
-    def _watch_segment(self, seq: int, step: Write) -> None:
+    def _watch_segment(self, seq: int, step: WriteFile) -> None:
         if step.offset == 0:
             assert len(step.data) == SEGMENT_HEADER_BYTES
             self._dek_epochs[seq] = struct.unpack_from("<I", step.data, 12)[0]

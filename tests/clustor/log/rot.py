@@ -17,9 +17,9 @@ from clustor.log.frame import RUN_HEADER_BYTES
 from clustor.log.ledger import LEDGER_FILE, RECORD_BYTES
 from clustor.log.metadata import METADATA_FILE
 from clustor.log.reader import LogReader, read_entries
-from clustor.log.recovery import FindingKind, Recovery, recover
+from clustor.log.recovery import Recovery, RecoveryFindingKind, recover
 from clustor.log.segment import SEGMENT_HEADER_BYTES, TRAILER_BYTES
-from clustor.log.steps import Create, Delete, FileName, Plan, Sync, Truncate, Write
+from clustor.log.steps import Create, DeleteFile, FileName, Plan, Sync, Truncate, WriteFile
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch, LogIndex, LogState
 from clustor.sim.disk import CrashChoice, SimDisk
 from tests.clustor.log.harness import (
@@ -193,13 +193,13 @@ def files_of(disk: SimDisk) -> list[FileName]:
 def replaced(disk: SimDisk, file: FileName, data: bytes) -> SimDisk:
     """Return a copy of the disk in which `file` holds other bytes."""
     twin = disk.copy()
-    twin.execute((Delete(file), Create(file), Write(file, 0, data)))
+    twin.execute((DeleteFile(file), Create(file), WriteFile(file, 0, data)))
     return twin
 
 
 def removed(disk: SimDisk, file: FileName) -> SimDisk:
     twin = disk.copy()
-    twin.execute((Delete(file),))
+    twin.execute((DeleteFile(file),))
     return twin
 
 
@@ -220,7 +220,7 @@ class Outcome:
     """What became of a damaged log. `state` is None where it would not even open."""
 
     state: LogState | None
-    found: frozenset[FindingKind] = frozenset()
+    found: frozenset[RecoveryFindingKind] = frozenset()
     error: LogError | None = None
     durability_mode_epoch: DurabilityModeEpoch = DurabilityModeEpoch(0)
 
@@ -240,7 +240,7 @@ def outcome_of(rest: Rest, disk: SimDisk) -> Outcome:
         return Outcome(recovery.state, kinds, durability_mode_epoch=epoch)
     assert recovery.log.fenced is not None
     assert recovery.plan == ()
-    assert FindingKind.DAMAGE in kinds
+    assert RecoveryFindingKind.DAMAGE in kinds
     _check_readable_part(rest, disk, recovery)
     return Outcome(recovery.state, kinds, recovery.problem)
 

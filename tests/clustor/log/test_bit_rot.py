@@ -17,7 +17,7 @@ from clustor.log.ledger import LEDGER_FILE, LedgerIdentity
 from clustor.log.log import create_log
 from clustor.log.metadata import METADATA_FILE
 from clustor.log.reader import LogReader
-from clustor.log.recovery import FindingKind
+from clustor.log.recovery import RecoveryFindingKind
 from clustor.log.segment import index_file, segment_file, segment_seq_of
 from clustor.log.steps import FileName
 from clustor.log.types import LogId, LogState, PartitionId
@@ -46,20 +46,20 @@ OTHER = LedgerIdentity(PartitionId(8), LogId(bytes(16)))
 HEALTHY, NEEDS_REPAIR, QUARANTINED = LogState.HEALTHY, LogState.NEEDS_REPAIR, LogState.QUARANTINED
 
 # How damage to a byte of each place is classified; None is a log that does not open at all.
-CLASSIFIED: dict[Place, tuple[tuple[LogState | None, ...], FindingKind]] = {
-    Place.METADATA: ((None,), FindingKind.DAMAGE),
-    Place.INDEX: ((HEALTHY,), FindingKind.INDEX_REBUILT),
-    Place.LEDGER_START: ((None, NEEDS_REPAIR), FindingKind.DAMAGE),
-    Place.LEDGER_PROVEN: ((NEEDS_REPAIR,), FindingKind.DAMAGE),
-    Place.LEDGER_LAST_WRITE: ((HEALTHY,), FindingKind.TORN_LEDGER),
-    Place.LEDGER_ZEROS: ((HEALTHY,), FindingKind.TORN_LEDGER),
-    Place.SEGMENT_HEADER: ((NEEDS_REPAIR,), FindingKind.DAMAGE),
-    Place.RUN_HEADER: ((NEEDS_REPAIR,), FindingKind.DAMAGE),
-    Place.SEALED: ((QUARANTINED,), FindingKind.DAMAGE),
+CLASSIFIED: dict[Place, tuple[tuple[LogState | None, ...], RecoveryFindingKind]] = {
+    Place.METADATA: ((None,), RecoveryFindingKind.DAMAGE),
+    Place.INDEX: ((HEALTHY,), RecoveryFindingKind.INDEX_REBUILT),
+    Place.LEDGER_START: ((None, NEEDS_REPAIR), RecoveryFindingKind.DAMAGE),
+    Place.LEDGER_PROVEN: ((NEEDS_REPAIR,), RecoveryFindingKind.DAMAGE),
+    Place.LEDGER_LAST_WRITE: ((HEALTHY,), RecoveryFindingKind.TORN_LEDGER),
+    Place.LEDGER_ZEROS: ((HEALTHY,), RecoveryFindingKind.TORN_LEDGER),
+    Place.SEGMENT_HEADER: ((NEEDS_REPAIR,), RecoveryFindingKind.DAMAGE),
+    Place.RUN_HEADER: ((NEEDS_REPAIR,), RecoveryFindingKind.DAMAGE),
+    Place.SEALED: ((QUARANTINED,), RecoveryFindingKind.DAMAGE),
     # Without its first word nobody can tell a trailer from a run whose CRC fails.
-    Place.TRAILER_MAGIC: ((NEEDS_REPAIR,), FindingKind.DAMAGE),
-    Place.TRAILER: ((QUARANTINED,), FindingKind.DAMAGE),
-    Place.SEGMENT_ZEROS: ((HEALTHY,), FindingKind.TORN_TAIL),
+    Place.TRAILER_MAGIC: ((NEEDS_REPAIR,), RecoveryFindingKind.DAMAGE),
+    Place.TRAILER: ((QUARANTINED,), RecoveryFindingKind.DAMAGE),
+    Place.SEGMENT_ZEROS: ((HEALTHY,), RecoveryFindingKind.TORN_TAIL),
 }
 
 
@@ -131,7 +131,7 @@ def test_a_file_that_is_gone_is_missed(history: str) -> None:
         if file in (METADATA_FILE, LEDGER_FILE):
             assert isinstance(outcome.error, MissingFile), (file, outcome)
         elif file.endswith(".idx"):
-            assert outcome.found == {FindingKind.INDEX_REBUILT}, (file, outcome)
+            assert outcome.found == {RecoveryFindingKind.INDEX_REBUILT}, (file, outcome)
 
 
 @pytest.mark.parametrize("history", HISTORIES)
@@ -214,7 +214,7 @@ def test_an_index_of_another_segment_is_rebuilt(history: str) -> None:
     indices = [file for file in indices if file.rpartition("/")[2] in disk.names("wal")]
     for one, two in permutations(indices, 2):
         outcome = outcome_of(rest, replaced(disk, one, contents_of(disk, two)))
-        assert outcome.found == {FindingKind.INDEX_REBUILT}
+        assert outcome.found == {RecoveryFindingKind.INDEX_REBUILT}
 
 
 # The segment that an installation opens first, beside the ledger it replaces last, is also what

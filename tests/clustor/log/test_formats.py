@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustor.log.errors import ChecksumMismatch, LogError, UnsupportedFormat
-from clustor.log.frame import FRAME_BODY_BYTES_MAX, decode_frames, encode_frames
+from clustor.log.frame import FRAME_BODY_BYTES_MAX, LONG_BYTES, decode_frames, encode_frames
 from clustor.log.segment import (
     RUN_PLAINTEXT_BYTES_MAX,
     RunHeader,
@@ -153,6 +153,18 @@ def test_frames_round_trip(
     decoded = decode_frames(encoded.plaintext, first, len(entries))
     assert decoded.entries == entries
     assert (decoded.covered, decoded.starts) == (encoded.covered, encoded.starts)
+
+
+@pytest.mark.parametrize("merkle", [False, True])
+def test_long_frames_are_the_same_bytes_as_short_ones_would_be(merkle: bool) -> None:
+    sizes = (LONG_BYTES - 17, LONG_BYTES - 16, 5, 3 * LONG_BYTES)
+    entries = [
+        Entry(Term(7), LogIndex(nth), bytes([nth]) * size) for nth, size in enumerate(sizes, 1)
+    ]
+    encoded = encode_frames(entries, merkle)
+    decoded = decode_frames(encoded.plaintext, 1, len(entries))
+    assert (decoded.entries, decoded.starts) == (entries, encoded.starts)
+    assert b"".join(decoded.covered) == b"".join(encoded.covered)
 
 
 # Segment header, run header, trailer, index

@@ -13,7 +13,7 @@ from clustor.log.ledger import LEDGER_FILE, scan_ledger
 from clustor.log.recovery import recover
 from clustor.log.scan import SegmentScanner
 from clustor.log.segment import decode_index, index_file
-from clustor.log.steps import Create, FileName, MakeDirectory, Write
+from clustor.log.steps import Create, FileName, MakeDirectory, WriteFile
 from clustor.log.types import LogState
 from clustor.sim.disk import SimDisk
 from tests.clustor.log.fuzz import FAMILIES
@@ -83,7 +83,7 @@ def test_the_golden_log_still_opens() -> None:
     disk = SimDisk()
     disk.execute((MakeDirectory("wal"),))
     for name, data in stored_golden().items():
-        disk.execute((Create(FileName(name)), Write(FileName(name), 0, data)))
+        disk.execute((Create(FileName(name)), WriteFile(FileName(name), 0, data)))
     keys = new_keys()
     recovery = recover(disk, keys, TINY, MODE)
     assert recovery is not None

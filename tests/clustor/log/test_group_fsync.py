@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from clustor.log.group_fsync import (
-    Batch,
     Batcher,
+    FsyncBatch,
     GroupFsyncClause,
     GroupFsyncConditions,
     GroupFsyncLimits,
@@ -68,7 +68,7 @@ def test_a_group_waits_for_its_age_or_its_bytes() -> None:
     assert batcher.must_write(15)
     batcher.add(64 << 10, 11)
     assert batcher.must_write(11)
-    assert batcher.take(11) == Batch((64 << 10) + 100, waited_ms=1)
+    assert batcher.take(11) == FsyncBatch((64 << 10) + 100, waited_ms=1)
     assert batcher.deadline_ms() is None
 
 

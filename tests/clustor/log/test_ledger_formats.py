@@ -29,7 +29,7 @@ from clustor.log.ledger import (
     scan_ledger,
 )
 from clustor.log.metadata import METADATA_FILE, LogMetadata, read_document
-from clustor.log.steps import Create, FileName, Write
+from clustor.log.steps import Create, FileName, WriteFile
 from clustor.log.types import (
     BlockCounter,
     DurabilityMode,
@@ -233,7 +233,7 @@ def document(**members: object) -> bytes:
 
 def storage_with(file: FileName, data: bytes) -> SimDisk:
     disk = SimDisk()
-    disk.execute((Create(file), Write(file, 0, data)))
+    disk.execute((Create(file), WriteFile(file, 0, data)))
     return disk
 
 

@@ -22,7 +22,7 @@ from clustor.log.ledger import (
 )
 from clustor.log.log import Log
 from clustor.log.segment import segment_file, segment_seq_of
-from clustor.log.steps import Plan, Rename, Sync, Write
+from clustor.log.steps import Plan, Rename, Sync, WriteFile
 from clustor.log.types import (
     BlockCounter,
     DurabilityMode,
@@ -50,20 +50,20 @@ from tests.clustor.log.harness import (
 ROOMY = LogConfig(segment_bytes=1 << 16, reservation_blocks=8)
 SEGMENT_1 = segment_file(1)
 FOUR_STEPS = [
-    f"Write {SEGMENT_1}",
+    f"WriteFile {SEGMENT_1}",
     f"Sync {SEGMENT_1}",
-    f"Write {LEDGER_FILE}",
+    f"WriteFile {LEDGER_FILE}",
     f"Sync {LEDGER_FILE}",
 ]
 
 
-def records_of(step: Write) -> list[LedgerBody]:
+def records_of(step: WriteFile) -> list[LedgerBody]:
     rows = (step.data[at : at + RECORD_BYTES] for at in range(0, len(step.data), RECORD_BYTES))
     return [decode_record(row).body for row in rows if any(row)]
 
 
 def ledger_records(plan: Plan) -> list[LedgerBody]:
-    writes = (step for step in plan if isinstance(step, Write) and step.file == LEDGER_FILE)
+    writes = (step for step in plan if isinstance(step, WriteFile) and step.file == LEDGER_FILE)
     return [body for step in writes for body in records_of(step)]
 
 
@@ -118,10 +118,10 @@ def test_a_new_segment_is_durable_and_reserved_before_its_first_run() -> None:
     planned = world.log.plan_append(entries_from(1, 1, 10))
     assert step_names(planned.steps) == [
         f"Create {SEGMENT_1}",
-        f"Write {SEGMENT_1}",
+        f"WriteFile {SEGMENT_1}",
         f"Sync {SEGMENT_1}",
         "SyncDirectory wal",
-        f"Write {LEDGER_FILE}",
+        f"WriteFile {LEDGER_FILE}",
         f"Sync {LEDGER_FILE}",
         *FOUR_STEPS,
     ]
@@ -141,14 +141,14 @@ class ReservationWatch:
     def watch(self, plan: Plan) -> None:
         for step in plan:
             match step:
-                case Write(file) if file.startswith(LEDGER_FILE):
+                case WriteFile(file) if file.startswith(LEDGER_FILE):
                     ranges = [r for r in records_of(step) if isinstance(r, NonceReservationRange)]
                     self._written.setdefault(file, []).extend(ranges)
                 case Sync(file) if file == LEDGER_FILE:
                     self._become_durable(file)
                 case Rename(file, _) if file.startswith(LEDGER_FILE):
                     self._become_durable(file)
-                case Write(file):
+                case WriteFile(file):
                     self._use(segment_seq_of(file.rpartition("/")[2]), step)
                 case _:
                     pass
@@ -159,7 +159,7 @@ class ReservationWatch:
             known = self.durable.get(reserved.segment_seq, 0)
             self.durable[reserved.segment_seq] = max(known, end)
 
-    def _use(self, seq: int | None, step: Write) -> None:
+    def _use(self, seq: int | None, step: WriteFile) -> None:
         if seq is None or step.data[:4] != b"CRUN":
             return
         plaintext_bytes, counter = struct.unpack_from("<IQ", step.data, 4)
@@ -254,7 +254,10 @@ def test_nothing_is_ever_written_over() -> None:
     for tag in range(80):
         plan, done, _ = draw_operation(rng, tag)(world)
         for step in plan:
-            if isinstance(step, Write) and segment_seq_of(step.file.rpartition("/")[2]) is not None:
+            if (
+                isinstance(step, WriteFile)
+                and segment_seq_of(step.file.rpartition("/")[2]) is not None
+            ):
                 assert step.offset >= written.get(step.file, 0)
                 written[step.file] = step.offset + len(step.data.rstrip(b"\0"))
         world.disk.execute(plan)

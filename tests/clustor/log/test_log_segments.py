@@ -14,7 +14,7 @@ from clustor.log.ledger import (
     DurabilityRecord,
 )
 from clustor.log.segment import segment_file
-from clustor.log.steps import Delete, Rename, SyncDirectory, Write
+from clustor.log.steps import DeleteFile, Rename, SyncDirectory, WriteFile
 from clustor.log.types import (
     DurabilityMode,
     DurabilityModeEpoch,
@@ -70,7 +70,7 @@ def test_a_batch_longer_than_a_run_is_several_runs_and_one_proof() -> None:
     world = World.new(big)
     sizes = [FRAME_BODY_BYTES_MAX - 16, 3_000_000, 3_000_000]
     planned = world.log.plan_append(entries_from(1, 1, *sizes))
-    runs = [s for s in planned.steps if isinstance(s, Write) and s.data[:4] == b"CRUN"]
+    runs = [s for s in planned.steps if isinstance(s, WriteFile) and s.data[:4] == b"CRUN"]
     assert [struct.unpack_from("<I", run.data, 24)[0] for run in runs] == [2, 1]
     assert [b for b in ledger_records(planned.steps) if isinstance(b, DurabilityRecord)] == [
         planned.receipt
@@ -94,7 +94,7 @@ def test_sealing_twice_or_nothing_does_nothing() -> None:
 def test_a_seal_is_durable_before_the_ledger_says_so() -> None:
     world = world_of(append(10))
     names = step_names(world.log.plan_seal())
-    assert names.index(f"Sync {SEGMENT_1}") < names.index(f"Write {LEDGER_FILE}")
+    assert names.index(f"Sync {SEGMENT_1}") < names.index(f"WriteFile {LEDGER_FILE}")
     assert names[-1] == f"Sync {LEDGER_FILE}"
 
 
@@ -124,7 +124,7 @@ def test_the_ledger_knows_before_the_first_file_goes() -> None:
     deletions = [
         nth
         for nth, step in enumerate(plan)
-        if isinstance(step, Delete) and not step.file.endswith(".tmp")
+        if isinstance(step, DeleteFile) and not step.file.endswith(".tmp")
     ]
     assert plan[renamed + 1] == SyncDirectory("wal")
     assert len(deletions) == 4

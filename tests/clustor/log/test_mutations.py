@@ -32,14 +32,14 @@ from clustor.log.log import AppendPlan, Log
 from clustor.log.recovery import Recovery, recover
 from clustor.log.segment_writer import SegmentWriter
 from clustor.log.steps import (
-    Delete,
+    DeleteFile,
     FileName,
     Plan,
     Step,
     Storage,
     Sync,
     SyncDirectory,
-    Write,
+    WriteFile,
     plan_replace,
 )
 from clustor.log.types import BlockCounter, Entry, IoWriterMode, LogIndex
@@ -132,7 +132,7 @@ def truncation_not_recorded(patch: Patch) -> None:
 
 
 def _is_truncation(step: Step) -> bool:
-    if not isinstance(step, Write) or step.file != LEDGER_FILE:
+    if not isinstance(step, WriteFile) or step.file != LEDGER_FILE:
         return False
     return isinstance(decode_record(step.data[:64]).body, Truncation)
 
@@ -143,7 +143,7 @@ def _reorder_compaction(patch: Patch, change: Callable[[Plan], Plan]) -> None:
 
 def deletion_before_the_ledger_knows(patch: Patch) -> None:
     def eager(plan: Plan) -> Plan:
-        gone = [s for s in plan if isinstance(s, Delete) and not s.file.endswith(".tmp")]
+        gone = [s for s in plan if isinstance(s, DeleteFile) and not s.file.endswith(".tmp")]
         return (*gone, *(step for step in plan if step not in gone))
 
     _reorder_compaction(patch, eager)
@@ -167,7 +167,7 @@ def new_ledger_not_synced(patch: Patch) -> None:
 
 def old_ledger_deleted_first(patch: Patch) -> None:
     def careless(file: FileName, data: bytes) -> Plan:
-        return (Delete(file), *plan_replace(file, data))
+        return (DeleteFile(file), *plan_replace(file, data))
 
     patch.setattr(ledger_writer, "plan_replace", careless)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustor.log.errors import AuthenticationFailed
-from clustor.log.scrub import COVERAGE_MS, ROUND_MS, Scrub, Slice, read_slice
+from clustor.log.scrub import COVERAGE_MS, ROUND_MS, Scrub, SegmentSlice, read_slice
 from clustor.log.segment import SEGMENT_HEADER_BYTES, segment_file
 from clustor.log.types import SegmentSeq
 from tests.clustor.log.harness import World, append, run, seal
@@ -69,5 +69,5 @@ def test_damage_is_found_in_the_slice_that_holds_it_and_coverage_grows_old() -> 
 def test_a_segment_whose_header_is_damaged_is_a_problem_and_not_a_crash() -> None:
     world = filled()
     world.disk.flip_bit(segment_file(1), 20, 0)
-    result = read_slice(world.disk, world.keys, Slice(ONE, SEGMENT_HEADER_BYTES, 1))
+    result = read_slice(world.disk, world.keys, SegmentSlice(ONE, SEGMENT_HEADER_BYTES, 1))
     assert result.problem is not None and not result.reached_end

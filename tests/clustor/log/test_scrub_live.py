@@ -11,7 +11,7 @@ from clustor.log.errors import AuthenticationFailed, ChecksumMismatch, MissingFi
 from clustor.log.extent_bounds import readable_segments
 from clustor.log.ledger import LEDGER_FILE
 from clustor.log.metadata import METADATA_FILE
-from clustor.log.scrub import Scrub, Slice, read_slice, read_small_files
+from clustor.log.scrub import Scrub, SegmentSlice, read_slice, read_small_files
 from clustor.log.segment import SEGMENT_HEADER_BYTES, segment_file
 from clustor.log.types import SegmentSeq
 from clustor.sim.disk import SimDisk
@@ -41,7 +41,7 @@ def read_all(world: World, *, at_rest: bool) -> int:
     """Read what may be read now; return how many bytes that is."""
     total = 0
     for seq, until in readable_segments(world.log, at_rest=at_rest).items():
-        wanted = Slice(seq, SEGMENT_HEADER_BYTES, 1 << 30, until)
+        wanted = SegmentSlice(seq, SEGMENT_HEADER_BYTES, 1 << 30, until)
         try:
             found = read_slice(world.disk, world.keys, wanted)
         except FileNotFoundError:
@@ -93,7 +93,7 @@ def test_a_turned_bit_is_found_in_the_open_segment_too(at_rest: bool) -> None:
     world.disk.flip_bit(segment_file(1), 100_000, 2)
     until = readable_segments(world.log, at_rest=at_rest)[SegmentSeq(1)]
     found = read_slice(
-        world.disk, world.keys, Slice(SegmentSeq(1), SEGMENT_HEADER_BYTES, 1 << 30, until)
+        world.disk, world.keys, SegmentSlice(SegmentSeq(1), SEGMENT_HEADER_BYTES, 1 << 30, until)
     )
     assert isinstance(found.problem, AuthenticationFailed)
 

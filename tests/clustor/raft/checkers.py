@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clustor.log.types import Entry, EntryKind, LogIndex
-from clustor.raft.leadership import Accepted
-from clustor.raft.membership import Configuration
+from clustor.raft.leadership import ProposalAccepted
+from clustor.raft.membership import Membership
 from clustor.raft.messages import AppendEntries, VoteResponse
 from clustor.raft.output import Output
 from clustor.raft.reads import ReadGranted
@@ -34,7 +34,7 @@ class Checker:
         self._read_floor: dict[ReadId, int] = {}
         self.reads_granted = 0
         self._votes: dict[tuple[ReplicaId, int], ReplicaId] = {}
-        self._configurations: dict[ReplicaId, list[Configuration]] = {}
+        self._configurations: dict[ReplicaId, list[Membership]] = {}
         self._commit: dict[ReplicaId, tuple[int, int]] = {}
 
     # One leader per term; a leader holds everything that was acknowledged.
@@ -134,7 +134,7 @@ class Checker:
 
     # The ACK contract.
 
-    def on_accepted(self, node: Node, accepted: Accepted, payloads: list[bytes]) -> None:
+    def on_accepted(self, node: Node, accepted: ProposalAccepted, payloads: list[bytes]) -> None:
         for at, payload in enumerate(payloads):
             self._proposed[accepted.term, accepted.first_index + at] = payload
 
@@ -147,7 +147,7 @@ class Checker:
                 self.acked[index] = (term, payload)
         self.acked_through = max(self.acked_through, through)
 
-    def _check_durable(self, node: Node, config: Configuration, index: LogIndex) -> None:
+    def _check_durable(self, node: Node, config: Membership, index: LogIndex) -> None:
         assert node.group is not None
         log = node.group.core.log
         term = log.term_at(index)
@@ -161,7 +161,7 @@ class Checker:
         if not any(self._quorum_holds(config, term, index) for config in (config, *earlier)):
             raise Broken(f"acknowledged {index} without a quorum of {config} on disk")
 
-    def _quorum_holds(self, config: Configuration, term: int, index: int) -> bool:
+    def _quorum_holds(self, config: Membership, term: int, index: int) -> bool:
         return all(
             sum(self._counts(voter, term, index) for voter in voters) > len(voters) // 2
             for voters in (config.voters, config.outgoing)

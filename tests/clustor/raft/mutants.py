@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from clustor.log.types import LogIndex, Term
-from clustor.raft.access import Access
+from clustor.raft.access import AccessGate
 from clustor.raft.core import Core
 from clustor.raft.durability import Durability
 from clustor.raft.election import Election
 from clustor.raft.fallback import StrictFallback
 from clustor.raft.following import Following
-from clustor.raft.hold import Hold
+from clustor.raft.hold import HardStateHold
 from clustor.raft.leadership import Leadership
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.messages import Outbound
 from clustor.raft.progress import Progress
 from clustor.raft.quorum import reached_by_majority
@@ -37,24 +37,24 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 def answers_before_the_vote_is_durable(patch: pytest.MonkeyPatch) -> None:
     """Messages leave while the hard state is still on its way to the disk."""
 
-    def take(self: Hold) -> list[Outbound]:
+    def take(self: HardStateHold) -> list[Outbound]:
         messages, self._core.outbox = self._core.outbox, []
         return messages
 
-    patch.setattr(Hold, "take_messages", take)
+    patch.setattr(HardStateHold, "take_messages", take)
 
 
 def forgets_a_vote_in_a_known_term(patch: pytest.MonkeyPatch) -> None:
     """The hard state is given to the disk only when its term is new."""
-    original = Hold.take_hard_state
+    original = HardStateHold.take_hard_state
 
-    def take(self: Hold) -> Any:
+    def take(self: HardStateHold) -> Any:
         if self._core.hard.term == self._given.term:
             self._given = self._core.hard
             return None
         return original(self)
 
-    patch.setattr(Hold, "take_hard_state", take)
+    patch.setattr(HardStateHold, "take_hard_state", take)
 
 
 def votes_twice(patch: pytest.MonkeyPatch) -> None:
@@ -151,14 +151,12 @@ def keeps_a_conflicting_suffix(patch: pytest.MonkeyPatch) -> None:
 
 
 def joint_asks_only_the_new_majority(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Configuration, "reached", lambda self, of: reached_by_majority(self.voters, of))
+    patch.setattr(Membership, "reached", lambda self, of: reached_by_majority(self.voters, of))
 
 
 def joint_elects_with_one_majority(patch: pytest.MonkeyPatch) -> None:
-    original = Configuration.vote
-    patch.setattr(
-        Configuration, "vote", lambda self, votes: original(Configuration(self.voters), votes)
-    )
+    original = Membership.vote
+    patch.setattr(Membership, "vote", lambda self, votes: original(Membership(self.voters), votes))
 
 
 def obeys_members_only_when_committed(patch: pytest.MonkeyPatch) -> None:
@@ -258,7 +256,7 @@ def loses_what_was_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 
 def serves_snapshot_reads_after_revocation(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Access, "_watch_follower_reads", lambda self: None)
+    patch.setattr(AccessGate, "_watch_follower_reads", lambda self: None)
 
 
 MUTANTS: dict[str, Mutate] = {

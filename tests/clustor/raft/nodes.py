@@ -17,7 +17,7 @@ from clustor.log.types import (
 )
 from clustor.raft.group import Group
 from clustor.raft.hard_state import HardState
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.output import (
     LogAppend,
@@ -96,7 +96,7 @@ class Node:
         self.paused_until = 0  # the process does not run: no ticks, messages wait
         self.applied: list[Entry] = []
         self.wiped = False
-        self.bootstrap: Configuration | None = None
+        self.bootstrap: Membership | None = None
 
     @property
     def up(self) -> bool:

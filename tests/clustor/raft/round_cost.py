@@ -9,20 +9,12 @@ from __future__ import annotations
 import time
 
 from clustor.log.types import Entry, IoWriterMode, LogId, LogIndex, PartitionId, SegmentSeq, Term
-from clustor.raft import (
-    THROUGHPUT,
-    Configuration,
-    DurabilityAck,
-    Group,
-    HardStateStored,
-    LogAppend,
-    LogStored,
-    Output,
-    PreVoteResponse,
-    ReplicaId,
-    ReplicaIdentity,
-    VoteResponse,
-)
+from clustor.raft.group import Group
+from clustor.raft.membership import Membership
+from clustor.raft.messages import DurabilityAck, PreVoteResponse, VoteResponse
+from clustor.raft.output import LogAppend, Output
+from clustor.raft.profiles import THROUGHPUT
+from clustor.raft.types import HardStateStored, LogStored, ReplicaId, ReplicaIdentity
 
 TERM = Term(1)
 
@@ -36,7 +28,7 @@ def elected(size: int) -> Group:
         THROUGHPUT,
         lambda low, high: low,
         now_ms=0,
-        bootstrap=Configuration(voters=voters),
+        bootstrap=Membership(voters=voters),
     )
     group.tick(200)
     group.take()

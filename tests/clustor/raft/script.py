@@ -9,7 +9,7 @@ from typing import Any
 from clustor.log.types import Entry, EntryKind, IoWriterMode, LogIndex, Term
 from clustor.raft import messages
 from clustor.raft.core import Core
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.messages import Message
 from clustor.raft.types import ReplicaId
 
@@ -96,7 +96,7 @@ def _default(name: str, core: Core) -> object:
         "term": core.hard.term,
         "entries": [],
         "io_writer_mode": IoWriterMode.FIXED_URING,
-        "configuration": Configuration(voters=core.config.voters),
+        "configuration": Membership(voters=core.config.voters),
         "durability_mode": core.hard.durability_mode,
         "vote_annotation": "None",
         "durability_mode_epoch": core.hard.durability_mode_epoch,

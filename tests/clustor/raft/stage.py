@@ -24,8 +24,8 @@ from clustor.raft.control_plane import ControlPlaneUpdate, VerifiedProof
 from clustor.raft.errors import RaftError
 from clustor.raft.group import Group
 from clustor.raft.hard_state import HardState, MembershipAck
-from clustor.raft.leadership import Refused
-from clustor.raft.membership import Change, ChangeKind, Configuration, membership_digest
+from clustor.raft.leadership import ProposalRefused
+from clustor.raft.membership import Change, ChangeKind, Membership, membership_digest
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.messages import Message
 from clustor.raft.output import (
@@ -70,7 +70,7 @@ class Actor:
             CONSISTENCY_PROFILE,
             membership=MembershipNumbers(finalize_window=finalize_window, catchup_timeout_ms=1_000),
         )
-        self.bootstrap: Configuration | None = None
+        self.bootstrap: Membership | None = None
         self.holds_data = False
 
     def start(self, now_ms: int, rejoin_epoch: RoutingEpoch | None = None) -> None:
@@ -174,7 +174,7 @@ class Stage:
         actor = self.actors[self.current] = Actor(self.current)
         if "profile" in facts:
             actor.profile = PROFILES[facts["profile"]]
-        config = Configuration(
+        config = Membership(
             voters=_ids(facts.get("voters", "")),
             outgoing=_ids(facts.get("outgoing", "")),
             learners=_ids(facts.get("learners", "")),
@@ -206,7 +206,7 @@ class Stage:
         voters = _ids(plain[0])
         for member in sorted(voters | _ids(facts.get("spare", ""))):
             actor = self.actors[member] = Actor(member, int(facts.get("window", 2)))
-            actor.bootstrap = Configuration(voters=voters) if member in voters else None
+            actor.bootstrap = Membership(voters=voters) if member in voters else None
             actor.start(self.now_ms)
 
     # Time, disks, network.
@@ -305,7 +305,7 @@ class Stage:
 
     def on_propose(self, plain: list[str], facts: dict[str, str]) -> None:
         answer = self.group.propose([word.encode() for word in plain])
-        if isinstance(answer, Refused):
+        if isinstance(answer, ProposalRefused):
             self.say(f"refused {answer.reason}")
 
     def on_transfer(self, plain: list[str], facts: dict[str, str]) -> None:
@@ -318,7 +318,7 @@ class Stage:
         mode = DurabilityMode.GROUP_FSYNC if plain[0] == "group" else DurabilityMode.STRICT
         epoch = DurabilityModeEpoch(int(facts["epoch"]))
         answer = self.group.propose_transition(Transition(mode, epoch))
-        if isinstance(answer, Refused):
+        if isinstance(answer, ProposalRefused):
             self.say(f"refused {answer.reason}")
 
     def on_change(self, plain: list[str], facts: dict[str, str]) -> None:

@@ -9,27 +9,26 @@ import pytest
 
 from clustor.log.compaction import CompactionState, compaction_floor
 from clustor.log.types import LogId, LogIndex, PartitionId, Term
-from clustor.raft import (
-    CONSISTENCY_PROFILE,
-    Change,
-    ChangeKind,
-    Configuration,
-    HardState,
-    MembershipEntry,
-    MembershipRefused,
-    MemoryLog,
-    ReplicaId,
-    ReplicaIdentity,
-    Role,
-    RoutingEpoch,
-    decode_membership,
-    encode_membership,
-)
 from clustor.raft.core import Core
 from clustor.raft.durability import Durability
-from clustor.raft.membership import change_simply, enter_joint, leave_joint
+from clustor.raft.errors import MembershipRefused
+from clustor.raft.hard_state import HardState
+from clustor.raft.membership import (
+    Change,
+    ChangeKind,
+    Membership,
+    MembershipEntry,
+    change_simply,
+    decode_membership,
+    encode_membership,
+    enter_joint,
+    leave_joint,
+)
+from clustor.raft.memory_log import MemoryLog
+from clustor.raft.profiles import CONSISTENCY_PROFILE
 from clustor.raft.progress import adopt_members
 from clustor.raft.quorum import reached_by_majority
+from clustor.raft.types import ReplicaId, ReplicaIdentity, Role, RoutingEpoch
 
 
 def _majorities(voters: frozenset[ReplicaId]) -> list[set[ReplicaId]]:
@@ -38,7 +37,7 @@ def _majorities(voters: frozenset[ReplicaId]) -> list[set[ReplicaId]]:
 
 
 def _naive(
-    config: Configuration, reached: dict[ReplicaId, int], terms: list[int], term: int, most: int
+    config: Membership, reached: dict[ReplicaId, int], terms: list[int], term: int, most: int
 ) -> int:
     """Return max{m ≤ most | term(m) is current and each half has a majority at or above m}."""
     for index in range(most, 0, -1):
@@ -56,7 +55,7 @@ def _naive(
 def test_commit_and_wal_committed_index_by_brute_force(seed: int) -> None:
     rng = random.Random(seed)
     ids = [ReplicaId(n) for n in range(1, 6)]
-    config = Configuration(
+    config = Membership(
         voters=frozenset(rng.sample(ids, rng.randint(1, 5))),
         outgoing=frozenset(rng.sample(ids, rng.randint(0, 5))),
     )
@@ -98,7 +97,7 @@ def test_a_majority_has_reached_what_more_than_half_have(seed: int) -> None:
 def test_each_step_of_a_change_overlaps_the_one_before(seed: int) -> None:
     """Two configurations in a row never have quorums that do not meet."""
     rng = random.Random(seed)
-    config = Configuration(voters=frozenset(ReplicaId(n) for n in range(1, rng.randint(2, 5))))
+    config = Membership(voters=frozenset(ReplicaId(n) for n in range(1, rng.randint(2, 5))))
     for _ in range(6):
         kinds = (ChangeKind.ADD_VOTER, ChangeKind.ADD_LEARNER, ChangeKind.REMOVE)
         changes = [
@@ -116,11 +115,11 @@ def test_each_step_of_a_change_overlaps_the_one_before(seed: int) -> None:
         config = after
 
 
-def _overlap(a: Configuration, b: Configuration) -> bool:
+def _overlap(a: Membership, b: Membership) -> bool:
     return all(one & two for one in _quorums(a) for two in _quorums(b))
 
 
-def _quorums(config: Configuration) -> list[set[ReplicaId]]:
+def _quorums(config: Membership) -> list[set[ReplicaId]]:
     incoming = _majorities(config.voters)
     if not config.outgoing:
         return incoming
@@ -128,7 +127,7 @@ def _quorums(config: Configuration) -> list[set[ReplicaId]]:
 
 
 def test_a_membership_entry_comes_back_as_it_was() -> None:
-    joint = Configuration(
+    joint = Membership(
         voters=frozenset((ReplicaId(1), ReplicaId(4))),
         outgoing=frozenset((ReplicaId(1), ReplicaId(2))),
         learners_next=frozenset((ReplicaId(2),)),

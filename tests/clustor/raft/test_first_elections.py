@@ -7,21 +7,14 @@ from dataclasses import replace
 import pytest
 
 from clustor.log.types import DurabilityModeEpoch, Entry, LogId, LogIndex, PartitionId, Term
-from clustor.raft import (
-    CONSISTENCY_PROFILE,
-    AppendEntries,
-    Configuration,
-    Group,
-    HardState,
-    LeaseEpoch,
-    Profile,
-    ReadSeq,
-    ReplicaId,
-    ReplicaIdentity,
-)
 from clustor.raft.election import FIRST_DRAWS
+from clustor.raft.group import Group
+from clustor.raft.hard_state import HardState
+from clustor.raft.membership import Membership
 from clustor.raft.memory_log import MemoryLog
-from clustor.raft.messages import PreVoteRequest, PreVoteResponse
+from clustor.raft.messages import AppendEntries, PreVoteRequest, PreVoteResponse
+from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
+from clustor.raft.types import LeaseEpoch, ReadSeq, ReplicaId, ReplicaIdentity
 
 LONG = (3_000, 6_000)
 SHORT = (150, 300)
@@ -38,7 +31,7 @@ def one_of_three(
         drawn.append((low, high))
         return low
 
-    voters = Configuration(voters=frozenset(map(ReplicaId, (1, 2, 3))))
+    voters = Membership(voters=frozenset(map(ReplicaId, (1, 2, 3))))
     identity = ReplicaIdentity(ReplicaId(1), PartitionId(1), LogId(b"x" * 16), holds_data=False)
     hard = HardState(term=log.last_term if log else Term(0), membership=voters)
     group = Group.start(identity, profile, draw, now_ms=0, hard_state=hard, log=log)

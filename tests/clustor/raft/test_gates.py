@@ -8,36 +8,30 @@ from typing import Any
 import pytest
 
 from clustor.log.types import DurabilityModeEpoch, IoWriterMode, LogIndex, SegmentSeq, Term
-from clustor.raft import (
+from clustor.raft.control_plane import (
+    CacheState,
+    ControlPlaneUpdate,
+    ControlPlaneView,
+    VerifiedProof,
+)
+from clustor.raft.device import DeviceLatency
+from clustor.raft.errors import UnsafeProfile
+from clustor.raft.fallback import (
+    BlockingReason,
+    FallbackFacts,
+    FallbackState,
+    GatedOperation,
+    StrictFallback,
+    blocking_reason,
+)
+from clustor.raft.group_fsync import GroupFsyncBudget, GroupFsyncState, can_enable_group_fsync
+from clustor.raft.profiles import (
     AGGREGATOR,
     CONSISTENCY_PROFILE,
     PROFILES,
     THROUGHPUT,
     WAN,
     ZFS,
-    BlockingReason,
-    CacheState,
-    CommitVisibility,
-    ControlPlaneUpdate,
-    ControlPlaneView,
-    DeviceLatency,
-    DurabilityTuple,
-    FailedClause,
-    FallbackState,
-    GatedOperation,
-    GroupFsyncBudget,
-    GroupFsyncState,
-    ReadGateState,
-    ReadRefusal,
-    StrictFallback,
-    UnsafeProfile,
-    VerifiedProof,
-    can_enable_group_fsync,
-    read_gate_predicate,
-    refusal_for,
-)
-from clustor.raft.fallback import FallbackFacts, blocking_reason
-from clustor.raft.profiles import (
     ControlPlaneNumbers,
     DeviceNumbers,
     FallbackNumbers,
@@ -45,6 +39,14 @@ from clustor.raft.profiles import (
     LeaseNumbers,
     lease_inequality_holds,
 )
+from clustor.raft.reads import (
+    FailedClause,
+    ReadGateState,
+    ReadRefusal,
+    read_gate_predicate,
+    refusal_for,
+)
+from clustor.raft.types import CommitVisibility, DurabilityTuple
 
 
 def tuple_at(index: int, term: int = 1, segment: int = 1, epoch: int = 0) -> DurabilityTuple:

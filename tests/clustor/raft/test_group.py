@@ -17,55 +17,44 @@ from clustor.log.types import (
     SegmentSeq,
     Term,
 )
-from clustor.raft import (
-    CONSISTENCY_PROFILE,
-    THROUGHPUT,
-    Accepted,
+from clustor.raft.control_plane import ControlPlaneUpdate, VerifiedProof
+from clustor.raft.errors import DataLost, GroupMisuse
+from clustor.raft.fallback import BlockingReason, GatedOperation
+from clustor.raft.group import Group
+from clustor.raft.hard_state import HardState, MembershipAck
+from clustor.raft.idempotency import IdempotencyTable, KeyOf, frame_with_key, key_of_frame
+from clustor.raft.leadership import ProposalAccepted, ProposalRefusal, ProposalRefused
+from clustor.raft.membership import Membership, membership_digest
+from clustor.raft.memory_log import MemoryLog
+from clustor.raft.messages import (
     AppendEntries,
-    BlockingReason,
-    CommitVisibility,
-    Configuration,
-    ControlPlaneUpdate,
-    DataLost,
     DurabilityAck,
-    FailedClause,
-    GatedOperation,
-    Group,
-    GroupMisuse,
-    HardState,
-    HardStateSeq,
-    HardStateStored,
-    IdempotencyTable,
     InstallSnapshot,
-    KeyOf,
-    LogStored,
-    MembershipAck,
-    MemoryLog,
-    NoteKind,
-    Output,
     PreVoteResponse,
-    Profile,
+    VoteResponse,
+)
+from clustor.raft.output import NoteKind, Output, SnapshotReason
+from clustor.raft.profiles import CONSISTENCY_PROFILE, THROUGHPUT, Profile, ReplicationNumbers
+from clustor.raft.reads import (
+    FailedClause,
     ReadGranted,
-    ReadId,
     ReadKind,
     ReadRefusal,
     ReadRefused,
     ReadRequest,
-    Refused,
-    RefusedBecause,
+)
+from clustor.raft.transition import Transition
+from clustor.raft.types import (
+    CommitVisibility,
+    HardStateSeq,
+    HardStateStored,
+    LogStored,
+    ReadId,
     ReplicaId,
     ReplicaIdentity,
     RoutingEpoch,
-    SnapshotReason,
-    Transition,
-    VerifiedProof,
-    VoteResponse,
     WriteSeq,
-    frame_with_key,
-    key_of_frame,
-    membership_digest,
 )
-from clustor.raft.profiles import ReplicationNumbers
 
 IDENTITY = ReplicaIdentity(ReplicaId(1), PartitionId(1), LogId(b"x" * 16), holds_data=False)
 
@@ -98,7 +87,7 @@ def leader(
     log: MemoryLog | None = None,
 ) -> Group:
     """A group of one voter, which leads: what it acks is what its own disk holds."""
-    alone = Configuration(voters=frozenset((ReplicaId(1),)))
+    alone = Membership(voters=frozenset((ReplicaId(1),)))
     ack = MembershipAck(RoutingEpoch(0), membership_digest(alone), DurabilityModeEpoch(0))
     term = log.last_term if log is not None else Term(0)
     group = Group.start(
@@ -124,7 +113,7 @@ def test_one_batch_carries_all_that_waited() -> None:
     group = leader()
     first = group.propose([b"a", b"b"])
     second = group.propose([b"c"])
-    assert isinstance(first, Accepted) and isinstance(second, Accepted)
+    assert isinstance(first, ProposalAccepted) and isinstance(second, ProposalAccepted)
     assert (first.first_index, first.last_index, second.last_index) == (2, 3, 4)
     output = group.take()
     assert [[e.payload for e in batch.entries] for batch in output.appends] == [[b"a", b"b", b"c"]]
@@ -136,15 +125,15 @@ def test_a_repeated_key_gets_the_index_of_its_first_time() -> None:
     one, two = frame_with_key(b"k1", b"x"), frame_with_key(b"k2", b"y")
     group.propose([one])
     again = group.propose([one, two, two])
-    assert isinstance(again, Accepted)
+    assert isinstance(again, ProposalAccepted)
     assert again.repeated == {0: 2, 2: 3}, "also while it is under way, and within a batch"
     assert (again.first_index, again.last_index) == (3, 3)
     assert acked(settle(group)) == 3
     late = group.propose([one])
-    assert isinstance(late, Accepted)
+    assert isinstance(late, ProposalAccepted)
     assert late.repeated == {0: 2} and late.last_index < late.first_index
     keyless = group.propose([frame_with_key(b"", b"z")] * 2)
-    assert keyless == Accepted(Term(1), LogIndex(4), LogIndex(5))
+    assert keyless == ProposalAccepted(Term(1), LogIndex(4), LogIndex(5))
 
 
 def test_a_new_leader_knows_the_keys_in_its_log() -> None:
@@ -152,7 +141,7 @@ def test_a_new_leader_knows_the_keys_in_its_log() -> None:
     log.append([Entry(Term(1), LogIndex(1), frame_with_key(b"k1", b"x"))])
     group = leader(key_of=key_of_frame, log=log)
     repeated = group.propose([frame_with_key(b"k1", b"x")])
-    assert isinstance(repeated, Accepted) and repeated.repeated == {0: 1}
+    assert isinstance(repeated, ProposalAccepted) and repeated.repeated == {0: 1}
 
 
 def test_the_table_of_keys_is_bounded_and_survives_a_snapshot() -> None:
@@ -172,23 +161,23 @@ def test_the_table_of_keys_is_bounded_and_survives_a_snapshot() -> None:
 
 def test_a_follower_refuses_proposals_and_says_who_leads() -> None:
     group = Group.start(
-        IDENTITY, THROUGHPUT, lambda low, high: low, now_ms=0, bootstrap=Configuration()
+        IDENTITY, THROUGHPUT, lambda low, high: low, now_ms=0, bootstrap=Membership()
     )
     refused = group.propose([b"a"])
-    assert isinstance(refused, Refused) and refused.reason is RefusedBecause.NOT_LEADER
+    assert isinstance(refused, ProposalRefused) and refused.reason is ProposalRefusal.NOT_LEADER
 
 
 def test_what_is_too_large_or_too_much_is_refused_before_it_is_held() -> None:
     group = leader()
     huge = group.propose([b"x" * (4 << 20)])
-    assert isinstance(huge, Refused) and huge.reason is RefusedBecause.TOO_LARGE
+    assert isinstance(huge, ProposalRefused) and huge.reason is ProposalRefusal.TOO_LARGE
     small = replace(THROUGHPUT, replication=ReplicationNumbers(uncommitted_bytes_max=1_000))
     group = leader(profile=small)
-    assert isinstance(group.propose([b"x" * 2_000]), Accepted)
+    assert isinstance(group.propose([b"x" * 2_000]), ProposalAccepted)
     more = group.propose([b"y"])
-    assert isinstance(more, Refused) and more.reason is RefusedBecause.OVERLOADED
+    assert isinstance(more, ProposalRefused) and more.reason is ProposalRefusal.OVERLOADED
     settle(group)
-    assert isinstance(group.propose([b"y"]), Accepted)
+    assert isinstance(group.propose([b"y"]), ProposalAccepted)
 
 
 def test_the_driver_s_mistakes_are_named() -> None:
@@ -222,7 +211,7 @@ def test_a_follower_s_large_backlog_is_one_fetch_and_no_blocking() -> None:
         CONSISTENCY_PROFILE,
         lambda low, high: low,
         now_ms=0,
-        bootstrap=Configuration(voters=frozenset((ReplicaId(1), ReplicaId(2), ReplicaId(3)))),
+        bootstrap=Membership(voters=frozenset((ReplicaId(1), ReplicaId(2), ReplicaId(3)))),
         log=MemoryLog(evict_entries_min=1),
     )
     _win(group)
@@ -353,7 +342,7 @@ def test_an_observer_gets_its_share_of_the_bandwidth_and_no_more() -> None:
     """§6.1: 0.1 × snapshot.max_bytes_per_sec, and only what a quorum holds."""
     numbers = ReplicationNumbers(snapshot_bytes_per_second_max=50_000, message_bytes_max=500)
     observer = ReplicaId(9)
-    config = Configuration(voters=frozenset((ReplicaId(1),)), observers=frozenset((observer,)))
+    config = Membership(voters=frozenset((ReplicaId(1),)), observers=frozenset((observer,)))
     group = Group.start(
         IDENTITY,
         replace(THROUGHPUT, replication=numbers),
@@ -419,7 +408,7 @@ def test_a_proof_conflict_holds_the_latch_until_an_operator_reconciles() -> None
 
 def test_a_follower_read_that_was_served_is_not_revoked() -> None:
     group = Group.start(
-        IDENTITY, THROUGHPUT, lambda low, high: low, now_ms=0, bootstrap=Configuration()
+        IDENTITY, THROUGHPUT, lambda low, high: low, now_ms=0, bootstrap=Membership()
     )
     group.control_plane(ControlPlaneUpdate(follower_read_snapshot_capability=True))
     for number in (1, 2):
@@ -466,7 +455,7 @@ def test_compaction_follows_the_snapshot_and_the_quorum_s_state() -> None:
 
 def test_clients_wait_until_the_control_plane_has_recorded_the_members() -> None:
     """§9.9: the acknowledgement is persisted before client traffic is served."""
-    alone = Configuration(voters=frozenset((ReplicaId(1),)))
+    alone = Membership(voters=frozenset((ReplicaId(1),)))
     hard = HardState(term=Term(1), membership=alone, routing_epoch=RoutingEpoch(4))
     group = Group.start(IDENTITY, THROUGHPUT, lambda low, high: low, now_ms=0, hard_state=hard)
     group.tick(200)
@@ -474,13 +463,15 @@ def test_clients_wait_until_the_control_plane_has_recorded_the_members() -> None
     assert wanted == [
         MembershipAck(RoutingEpoch(4), membership_digest(alone), DurabilityModeEpoch(0))
     ]
-    assert group.propose([b"x"]) == Refused(RefusedBecause.MEMBERSHIP_UNACKNOWLEDGED, ReplicaId(1))
+    assert group.propose([b"x"]) == ProposalRefused(
+        ProposalRefusal.MEMBERSHIP_UNACKNOWLEDGED, ReplicaId(1)
+    )
     group.read(ReadRequest(ReadId(1), ReadKind.READ_INDEX, deadline_ms=9_000))
     assert group.take().reads == [ReadRefused(ReadId(1), ReadRefusal.MEMBERSHIP_UNACKNOWLEDGED)]
     group.membership_acknowledged(wanted[0])
     persisted = group.take().hard_state
     assert persisted is not None and persisted.state.membership_ack == wanted[0]
-    assert isinstance(group.propose([b"x"]), Accepted)
+    assert isinstance(group.propose([b"x"]), ProposalAccepted)
 
 
 def test_a_follower_whose_messages_were_lost_and_compacted_since_gets_a_snapshot() -> None:
@@ -490,7 +481,7 @@ def test_a_follower_whose_messages_were_lost_and_compacted_since_gets_a_snapshot
         replace(CONSISTENCY_PROFILE, replication=ReplicationNumbers(inflight_messages_max=1)),
         lambda low, high: low,
         now_ms=0,
-        bootstrap=Configuration(voters=voters),
+        bootstrap=Membership(voters=voters),
     )
     _win(group)
     _attest(group, 3, 1)

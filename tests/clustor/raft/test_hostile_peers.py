@@ -19,33 +19,35 @@ from clustor.log.types import (
     SegmentSeq,
     Term,
 )
-from clustor.raft import (
-    THROUGHPUT,
+from clustor.raft.group import Group
+from clustor.raft.hard_state import HardState
+from clustor.raft.membership import Membership
+from clustor.raft.memory_log import MemoryLog
+from clustor.raft.messages import (
     AppendEntries,
     AppendResponse,
-    Configuration,
     DurabilityAck,
-    Group,
-    HardState,
-    HardStateStored,
     InstallSnapshot,
-    LeaseEpoch,
-    LogStored,
-    MemoryLog,
     Message,
     ModeConflict,
     PreVoteRequest,
     PreVoteResponse,
-    ReadSeq,
     RepairEntries,
     RepairRequest,
-    ReplicaId,
-    ReplicaIdentity,
-    RoutingEpoch,
     SnapshotResponse,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
+)
+from clustor.raft.profiles import THROUGHPUT
+from clustor.raft.types import (
+    HardStateStored,
+    LeaseEpoch,
+    LogStored,
+    ReadSeq,
+    ReplicaId,
+    ReplicaIdentity,
+    RoutingEpoch,
 )
 
 
@@ -172,7 +174,7 @@ class Liar:
             sender,
             self.term(),
             self.index(),
-            Configuration(voters=frozenset((ReplicaId(1), sender))),
+            Membership(voters=frozenset((ReplicaId(1), sender))),
             self.index(),
             RoutingEpoch(0),
             DurabilityMode.STRICT,
@@ -193,7 +195,7 @@ def test_a_liar_cannot_make_a_group_raise_or_lose_a_commit(seed: int) -> None:
         rng.randint,
         now_ms=0,
         log=log,
-        hard_state=HardState(term=Term(3), membership=Configuration(voters=voters)),
+        hard_state=HardState(term=Term(3), membership=Membership(voters=voters)),
     )
     liar, now, committed = Liar(rng, group), 0, 0
     for _ in range(300):

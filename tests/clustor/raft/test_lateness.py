@@ -5,17 +5,13 @@ from __future__ import annotations
 import pytest
 
 from clustor.log.types import DurabilityModeEpoch, LogIndex, Term
-from clustor.raft import (
-    CONSISTENCY_PROFILE,
-    AppendEntries,
-    Configuration,
-    Group,
-    NoteKind,
-    ReplicaId,
-    Role,
-)
+from clustor.raft.group import Group
 from clustor.raft.lateness import HEALTHY_MS, WIDEST_MS, ElectionRange
-from clustor.raft.types import LeaseEpoch, ReadSeq
+from clustor.raft.membership import Membership
+from clustor.raft.messages import AppendEntries
+from clustor.raft.output import NoteKind
+from clustor.raft.profiles import CONSISTENCY_PROFILE
+from clustor.raft.types import LeaseEpoch, ReadSeq, ReplicaId, Role
 from tests.clustor.raft.test_group import IDENTITY, _win, settle
 
 NARROW, WAN = CONSISTENCY_PROFILE.election_timeout_ms, CONSISTENCY_PROFILE.wan_election_timeout_ms
@@ -29,7 +25,7 @@ def follower() -> Group:
         CONSISTENCY_PROFILE,
         lambda low, high: low,
         now_ms=0,
-        bootstrap=Configuration(voters=voters),
+        bootstrap=Membership(voters=voters),
     )
     group.tick(100)
     group.receive(heartbeat())
@@ -129,7 +125,7 @@ def test_c19_a_leader_that_did_not_run_does_not_miss_its_quorum() -> None:
             CONSISTENCY_PROFILE,
             lambda low, high: low,
             now_ms=0,
-            bootstrap=Configuration(voters=frozenset(map(ReplicaId, (1, 2, 3)))),
+            bootstrap=Membership(voters=frozenset(map(ReplicaId, (1, 2, 3)))),
         )
         _win(group)
         return group
@@ -154,7 +150,7 @@ def test_c20_only_what_the_device_has_not_done_is_its_stall(
         CONSISTENCY_PROFILE,
         lambda low, high: low,
         now_ms=0,
-        bootstrap=Configuration(voters=frozenset(map(ReplicaId, (1, 2, 3)))),
+        bootstrap=Membership(voters=frozenset(map(ReplicaId, (1, 2, 3)))),
     )
     _win(group)
     group.propose([b"x"])

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from clustor.log.types import Entry, EntryKind, LogIndex, Term
-from clustor.raft import MemoryLog
-from clustor.raft.memory_log import KEPT_BYTES
+from clustor.raft.memory_log import KEPT_BYTES, MemoryLog
 
 OVERHEAD = 24
 

@@ -12,8 +12,8 @@ from clustor.raft.errors import MembershipRefused
 from clustor.raft.membership import (
     Change,
     ChangeKind,
-    Configuration,
     MemberKind,
+    Membership,
     change_simply,
     enter_joint,
     leave_joint,
@@ -83,7 +83,7 @@ def _picture(
 
 @pytest.mark.parametrize("path", CHANGES, ids=lambda path: path.stem)
 def test_configuration_changes(path: Path) -> None:
-    config = Configuration()
+    config = Membership()
     progress: dict[ReplicaId, Progress] = {}
     for last_index, case in enumerate(read_cases(path)):
         if not case.expected.startswith("voters="):
@@ -95,7 +95,7 @@ def test_configuration_changes(path: Path) -> None:
         assert _describe(config, progress) == case.expected, case.place
 
 
-def _change(config: Configuration, case: Case) -> Configuration:
+def _change(config: Membership, case: Case) -> Membership:
     changes = [
         Change(ChangeKind(word[0]), ReplicaId(int(word[1:])))
         for line in case.body
@@ -112,7 +112,7 @@ def _change(config: Configuration, case: Case) -> Configuration:
             raise AssertionError(other)
 
 
-def _describe(config: Configuration, progress: dict[ReplicaId, Progress]) -> str:
+def _describe(config: Membership, progress: dict[ReplicaId, Progress]) -> str:
     lines = [str(config)]
     for member, known in sorted(progress.items()):
         learner = " learner" if known.kind is MemberKind.LEARNER else ""

@@ -19,8 +19,8 @@ from clustor.raft.control_plane import ControlPlaneUpdate, VerifiedProof
 from clustor.raft.errors import DataLost
 from clustor.raft.group import Group
 from clustor.raft.hard_state import MembershipAck
-from clustor.raft.leadership import Accepted
-from clustor.raft.membership import Configuration
+from clustor.raft.leadership import ProposalAccepted
+from clustor.raft.membership import Membership
 from clustor.raft.messages import Message
 from clustor.raft.output import (
     Output,
@@ -136,7 +136,7 @@ class World:
         self.control = FakeControlPlane(self)
         self.proposals = 0
         self.reads = 0
-        first = Configuration(voters=frozenset(ids[:size]))
+        first = Membership(voters=frozenset(ids[:size]))
         for replica_id in ids:
             if replica_id in first.voters:
                 self.nodes[replica_id].bootstrap = first
@@ -230,7 +230,7 @@ class World:
             payloads = [b"%d" % (self.proposals + n) for n in range(count)]
             self.proposals += count
             answer = group.propose(payloads)
-            if isinstance(answer, Accepted):
+            if isinstance(answer, ProposalAccepted):
                 self.checker.on_accepted(node, answer, payloads)
             node.turn()
 

@@ -13,10 +13,10 @@ from random import Random
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clustor.kv import Key, KvMachine, Put, StoreId, encode_command
-from clustor.log import LogConfig, LogId, PartitionId
-from clustor.log.types import IoWriterMode
+from clustor.log.config import LogConfig
+from clustor.log.types import IoWriterMode, LogId, PartitionId
 from clustor.raft.control_plane import ControlPlaneUpdate, VerifiedProof
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.messages import Message
 from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
 from clustor.raft.types import DurabilityTuple, ReplicaId
@@ -96,7 +96,7 @@ class Cluster:
         self.cut_off: set[ReplicaId] = set()
         self.control_is_down = False
         ids = [ReplicaId(n) for n in range(1, size + spares + 1)]
-        self.bootstrap = Configuration(voters=frozenset(ids[:size]))
+        self.bootstrap = Membership(voters=frozenset(ids[:size]))
         self.nodes = {replica_id: Node(replica_id) for replica_id in ids}
         for node in self.nodes.values():
             self.create(node)

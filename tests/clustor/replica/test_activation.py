@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from clustor.kv import KvMachine
-from clustor.raft.leadership import Accepted, Refused
+from clustor.raft.leadership import ProposalAccepted, ProposalRefused
 from clustor.replica import Activation, Applied, RequestId, Shadow, ShadowState
 from clustor.replica.shadow import MILLION
 from tests.clustor.replica.harness import Cluster, Node, put
@@ -25,7 +25,7 @@ def activated(size: int = 3) -> tuple[Cluster, Node]:
     leader = cluster.leader()
     cluster.propose(leader, (1, put("a", "long enough")))
     cluster.settle()
-    assert isinstance(leader.up.propose_activation(ACTIVATION), Accepted)
+    assert isinstance(leader.up.propose_activation(ACTIVATION), ProposalAccepted)
     cluster.turn(leader)
     cluster.run(300)
     return cluster, leader
@@ -70,7 +70,7 @@ def test_only_a_leader_appends_one() -> None:
     cluster = Cluster(3)
     leader = cluster.leader()
     follower = next(node for node in cluster.nodes.values() if node is not leader)
-    assert isinstance(follower.up.propose_activation(ACTIVATION), Refused)
+    assert isinstance(follower.up.propose_activation(ACTIVATION), ProposalRefused)
 
 
 def test_a_replica_feeds_its_shadow_until_a_definition_comes_into_force() -> None:
@@ -89,7 +89,7 @@ def test_a_replica_feeds_its_shadow_until_a_definition_comes_into_force() -> Non
     cluster.propose(leader, (3, put("c", "1")), (4, put("d", "2")))
     cluster.settle()
     assert shadow.ready_ratio == 3 * MILLION // 4
-    assert isinstance(leader.up.propose_activation(ACTIVATION), Accepted)
+    assert isinstance(leader.up.propose_activation(ACTIVATION), ProposalAccepted)
     cluster.turn(leader)
     cluster.settle()
     assert leader.up.shadow is None

@@ -8,7 +8,8 @@ import pytest
 
 from clustor.raft.profiles import CONSISTENCY_PROFILE, ReplicationNumbers
 from clustor.replica import Applied
-from clustor.snapshot import CadenceProfile, DeltaChainState, SnapshotKind
+from clustor.snapshot.cadence import CadenceProfile, DeltaChainState
+from clustor.snapshot.types import SnapshotKind
 from tests.clustor.replica.harness import Cluster, Node, put
 from tests.clustor.replica.test_snapshots import stop_between_steps
 

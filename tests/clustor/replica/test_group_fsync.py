@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from clustor.kv import Key, KvMachine
-from clustor.log import LogConfig
+from clustor.log.config import LogConfig
 from clustor.log.group_fsync import GroupFsyncClause
 from clustor.log.steps import Sync
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch, IoWriterMode
-from clustor.raft.leadership import Accepted, Refused
+from clustor.raft.leadership import ProposalAccepted, ProposalRefused
 from clustor.raft.profiles import THROUGHPUT
 from clustor.raft.transition import Transition
 from clustor.replica import Applied, Delay
@@ -32,7 +32,7 @@ def grouped(size: int = 3) -> tuple[Cluster, Node]:
 
 def change(cluster: Cluster, leader: Node, mode: DurabilityMode, epoch: int) -> None:
     answer = leader.up.propose_transition(Transition(mode, DurabilityModeEpoch(epoch)))
-    assert isinstance(answer, Accepted), answer
+    assert isinstance(answer, ProposalAccepted), answer
     cluster.turn(leader)
     cluster.run(300)
 
@@ -71,7 +71,7 @@ def test_a_shut_gate_forbids_it_and_clamps_what_runs() -> None:
     assert leadership.must_write_strict()
     change(cluster, leader, DurabilityMode.STRICT, 2)
     again = Transition(DurabilityMode.GROUP_FSYNC, DurabilityModeEpoch(3))
-    assert isinstance(leader.up.propose_transition(again), Refused)
+    assert isinstance(leader.up.propose_transition(again), ProposalRefused)
 
 
 def test_small_batches_wait_and_are_written_by_one_plan() -> None:

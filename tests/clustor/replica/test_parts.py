@@ -13,7 +13,7 @@ from clustor.log.types import (
     Term,
 )
 from clustor.raft.hard_state import HardState, MembershipAck
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.types import ReplicaId, ReplicaIdentity, RoutingEpoch
 from clustor.replica import (
     HARD_STATE_FILE,
@@ -32,7 +32,7 @@ from clustor.replica.header import adopt, encode_header, header_of, split_header
 from clustor.sim.disk import SimDisk
 from clustor.snapshot.errors import CorruptSnapshot
 
-MEMBERS = Configuration(
+MEMBERS = Membership(
     voters=frozenset({ReplicaId(1), ReplicaId(2**63)}),
     outgoing=frozenset({ReplicaId(1), ReplicaId(3)}),
     learners_next=frozenset({ReplicaId(3)}),
@@ -135,7 +135,7 @@ def test_newer_members_of_a_snapshot_are_adopted_and_older_ones_are_not() -> Non
     behind = HardState(term=Term(3), membership_index=LogIndex(5))
     assert adopt(header, behind).membership == MEMBERS
     ahead = HardState(
-        membership=Configuration(voters=frozenset({ReplicaId(4)})), membership_index=LogIndex(79)
+        membership=Membership(voters=frozenset({ReplicaId(4)})), membership_index=LogIndex(79)
     )
     assert adopt(header, ahead).membership == ahead.membership
 

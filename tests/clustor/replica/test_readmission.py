@@ -10,14 +10,14 @@ from clustor.log.ledger import LEDGER_FILE
 from clustor.log.types import LogId, LogIndex, Term
 from clustor.raft.errors import DataLost, MembershipRefused
 from clustor.raft.membership import Change, ChangeKind
-from clustor.raft.reconfiguration import MembershipRequest, Phase, Preflight
+from clustor.raft.reconfiguration import MembershipRequest, Preflight, ReconfigurationPhase
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import (
     ReadmissionStep,
     RepairPhase,
     Replica,
     ReplicaDamaged,
-    Standing,
+    VoteStanding,
     is_checksum_fault,
     plan_readmission,
     plan_rejoin_epoch,
@@ -28,7 +28,7 @@ from tests.clustor.replica.harness import PARTITION, Cluster, Node, put
 
 A, B, C, D, E = map(ReplicaId, range(1, 6))
 GOOD = Preflight(utilization_after=0.1, survivable=True, placement_digest=b"p")
-FOLLOWS = Standing(
+FOLLOWS = VoteStanding(
     term=Term(5),
     leads=False,
     settled=True,
@@ -56,7 +56,7 @@ EPOCHS = {
 
 @pytest.mark.parametrize(("standings", "epoch"), EPOCHS.values(), ids=EPOCHS.keys())
 def test_an_epoch_is_believed_from_a_leader_that_a_majority_follows(
-    standings: dict[ReplicaId, Standing], epoch: int | None
+    standings: dict[ReplicaId, VoteStanding], epoch: int | None
 ) -> None:
     assert plan_rejoin_epoch(standings, C) == epoch
 
@@ -86,7 +86,7 @@ STEPS = {
     ("leader", "phase", "rejoining", "durable", "step"), STEPS.values(), ids=STEPS.keys()
 )
 def test_each_step_of_the_way_back(
-    leader: Standing, phase: RepairPhase, rejoining: bool, durable: int, step: ReadmissionStep
+    leader: VoteStanding, phase: RepairPhase, rejoining: bool, durable: int, step: ReadmissionStep
 ) -> None:
     found = plan_readmission(leader, C, phase, rejoining=rejoining, durable=LogIndex(durable))
     assert found is step
@@ -135,11 +135,11 @@ class Repair:
         self.epoch = 0
         self.done = False
 
-    def standing(self, node: Node) -> Standing:
+    def standing(self, node: Node) -> VoteStanding:
         raft = node.up.group
         core = raft.core
-        idle = not core.leads or raft.leadership.reconfiguration.phase is Phase.IDLE
-        return Standing(
+        idle = not core.leads or raft.leadership.reconfiguration.phase is ReconfigurationPhase.IDLE
+        return VoteStanding(
             core.hard.term,
             node.up.leads,
             idle and core.config_index <= core.commit_index and not core.config.is_joint,
@@ -150,7 +150,7 @@ class Repair:
             core.config.learners | core.config.learners_next,
         )
 
-    def standings(self) -> dict[ReplicaId, Standing]:
+    def standings(self) -> dict[ReplicaId, VoteStanding]:
         others = (each for each in self.cluster.nodes.values() if each is not self.node)
         return {each.id: self.standing(each) for each in others if each.replica is not None}
 

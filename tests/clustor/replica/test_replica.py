@@ -6,22 +6,22 @@ from typing import cast
 
 import pytest
 
-from clustor.kv import Found, Get, Key, KvMachine, Written, decode_reply, encode_command
-from clustor.log.steps import Sync, Write
-from clustor.raft import ReadKind
+from clustor.kv import Found, Get, Key, KvMachine, KvWritten, decode_reply, encode_command
+from clustor.log.steps import Sync, WriteFile
 from clustor.raft.election import CampaignClause
 from clustor.raft.errors import DataLost
-from clustor.raft.leadership import RefusedBecause
+from clustor.raft.leadership import ProposalRefusal
 from clustor.raft.messages import AppendEntries, DurabilityAck
+from clustor.raft.reads import ReadKind
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
     Applied,
     NotLeader,
     ReadDenied,
     ReadReady,
-    Refused,
     ReplicaExists,
     RequestId,
+    RequestsRefused,
     Unknown,
 )
 from clustor.sim.disk import SimDisk
@@ -48,7 +48,7 @@ def test_everything_that_waits_becomes_one_entry_and_each_request_gets_its_reply
     assert isinstance(applied, Applied)
     assert applied.request_ids == [1, 2, 3]
     replies = [decode_reply(reply) for reply in applied.replies]
-    assert isinstance(replies[0], Written) and isinstance(replies[1], Written)
+    assert isinstance(replies[0], KvWritten) and isinstance(replies[1], KvWritten)
     assert isinstance(replies[2], Found) and replies[2].record is not None
     cluster.run(200)
     digests = {node.up.machine.digest() for node in cluster.nodes.values()}
@@ -137,7 +137,7 @@ def test_under_a_fence_nothing_is_taken_and_nothing_is_acknowledged() -> None:
     cluster.run(200)
     assert leader.outcomes == [
         Unknown([RequestId(1)]),
-        Refused([RequestId(2)], RefusedBecause.FENCED),
+        RequestsRefused([RequestId(2)], ProposalRefusal.FENCED),
     ]
     leader.up.set_fence("")
     leader.outcomes.clear()
@@ -250,7 +250,7 @@ def test_messages_can_leave_before_the_leaders_own_plan_is_made() -> None:
     sent = [message for _, message in output.messages if isinstance(message, AppendEntries)]
     assert [len(message.entries) for message in sent] == [1, 1]
     (work,) = leader.up.take_disk()
-    assert [type(step) for step in work.plan] == [Write, Sync, Write, Sync]
+    assert [type(step) for step in work.plan] == [WriteFile, Sync, WriteFile, Sync]
     assert leader.up.take_disk() == []
     leader.works.append(work)
     cluster.mail += ((leader.id, to, message) for to, message in output.messages)

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from clustor.kv import Key, KvMachine, Put, StoreId, Written, decode_reply, encode_command
+from clustor.kv import Key, KvMachine, KvWritten, Put, StoreId, decode_reply, encode_command
 from clustor.kv.definition import decode_definition
 from clustor.log.types import Entry, EntryKind, LogIndex, Term
 from clustor.replica import Activation, Shadow, ShadowState, apply_entry
@@ -107,7 +107,7 @@ def test_an_activation_holds_from_its_entry_on_and_travels_in_snapshots() -> Non
     [refused] = live.apply_batch(4, [put(b"k", b"12345")])
     assert KvMachine.is_refusal(refused)
     [written] = live.apply_batch(5, [put(b"k", b"1234")])
-    assert isinstance(decode_reply(written), Written)
+    assert isinstance(decode_reply(written), KvWritten)
     other = KvMachine(STORE)
     other.restore(live.snapshot())
     assert other.is_defined_by(SMALL)

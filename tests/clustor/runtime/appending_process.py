@@ -9,7 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from clustor.log import Entry, IoWriterMode, LogConfig, LogIndex, PartitionId, Term
+from clustor.log.config import LogConfig
+from clustor.log.types import Entry, IoWriterMode, LogIndex, PartitionId, Term
 from clustor.runtime.disk import open_mode
 from clustor.runtime.keys.store import KEYS_DIRECTORY, load_keyring
 from clustor.runtime.partition_log import open_partition_log

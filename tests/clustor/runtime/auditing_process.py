@@ -11,14 +11,15 @@ import sys
 from pathlib import Path
 
 from clustor.runtime.audit.keys import open_audit_keys
-from clustor.runtime.audit.writer import AuditWriter, WriterLimits, wall_ms
+from clustor.runtime.audit.writer import AuditWriter, WriterLimits
 from clustor.security import AuditEvent
+from clustor.wall_clock import wall_clock_ms
 
 LIMITS = WriterLimits(seal_seconds=0.01, file_bytes_max=32 << 10)
 
 
 async def main(root: Path, number: int) -> None:
-    keys = open_audit_keys(root / "keys", wall_ms())
+    keys = open_audit_keys(root / "keys", wall_clock_ms())
     writer = AuditWriter(root / "audit", keys.signer, limits=LIMITS)
     while True:
         events = [

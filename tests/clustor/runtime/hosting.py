@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clustor.log.segment import SEGMENT_HEADER_BYTES
 from clustor.log.types import PartitionId
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaSettings, RequestId
 from clustor.runtime.admission import FlowNumbers
@@ -33,7 +33,7 @@ class Host:
         self.group.open(
             self._settings,
             ME,
-            Configuration(voters=frozenset({ME})),
+            Membership(voters=frozenset({ME})),
             os.urandom,
             self.now_ms,
             flow=FlowNumbers(),

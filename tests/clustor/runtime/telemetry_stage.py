@@ -12,7 +12,7 @@ import msgspec
 
 from clustor.replica import Replica, ReplicaOutput
 from clustor.runtime.admin.http import Text
-from clustor.runtime.admission import Admission, FlowNumbers
+from clustor.runtime.admission import FlowNumbers, GroupAdmission
 from clustor.runtime.group import HostedGroup, QuarantineView
 from clustor.runtime.node import Node
 from clustor.runtime.telemetry.loop_watch import LoopWatch
@@ -30,7 +30,7 @@ class StageGroup:
     """What hosts a replica here."""
 
     replica: Replica
-    admission: Admission
+    admission: GroupAdmission
     directory: Path = Path("/")
     partition_id: int = PARTITION
     syncs: int = 0
@@ -48,7 +48,7 @@ class StageNode:
     groups: dict[int, StageGroup] = field(default_factory=dict)
     stopping: bool = False
     reaches: set[int] = field(default_factory=set)
-    pki: Path = Path("/nowhere")
+    pki_directory: Path = Path("/nowhere")
     control: None = None
     duties: None = None
     loop_watch: LoopWatch = field(default_factory=LoopWatch)
@@ -83,7 +83,7 @@ class Stage:
         for each in cluster.nodes.values():
             node = self.nodes[each.id] = StageNode(each.id, cluster)
             node.cluster.nodes = cluster.nodes
-            group = StageGroup(each.up, Admission(each.up, FlowNumbers()))
+            group = StageGroup(each.up, GroupAdmission(each.up, FlowNumbers()))
             node.groups[PARTITION] = group
             self.telemetry[each.id] = NodeTelemetry(cast("Node", node), NUMBERS, spans)
         self._seen = {each.id: len(each.outputs) for each in cluster.nodes.values()}

@@ -17,7 +17,7 @@ from clustor.runtime.admin.http import (
     HEAD_BYTES_MAX,
     BadRequest,
     Head,
-    RequestReader,
+    HttpRequestReader,
     check_origin,
 )
 from clustor.runtime.admin.server import AdminServer
@@ -32,7 +32,7 @@ JSON = b"\r\nContent-Type: application/json"
 
 def parse_head(data: bytes) -> Head:
     """Read a head as it would come, whole, and hold it to what a plaintext port answers."""
-    reader = RequestReader()
+    reader = HttpRequestReader()
     reader.receive(data + b"\r\n\r\n")
     assert reader.head is not None
     check_origin(reader.head, "127.0.0.1", encrypted=False)

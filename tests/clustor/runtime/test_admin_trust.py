@@ -15,10 +15,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from clustor.runtime.admin.server import AdminServer
 from clustor.runtime.admin.trust import ENDED, AdminTrust
 from clustor.runtime.pki.authority_change import begin_rollover, finish_rollover, switch_rollover
+from clustor.runtime.pki.certificate_files import replace_file
 from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     REVOCATION_FILE,
-    Authority,
+    DevelopmentAuthority,
     Issued,
     NodeId,
     cluster_id,
@@ -26,7 +27,6 @@ from clustor.runtime.pki.identity import (
     issue_certificate,
     issue_node,
     load_authority,
-    replace_file,
     utc_now,
 )
 from clustor.runtime.pki.revocation import revoke_certificate
@@ -61,7 +61,7 @@ class Place:
         self.address = free_address()
 
     @property
-    def authority(self) -> Authority:
+    def authority(self) -> DevelopmentAuthority:
         return load_authority(self.root, CLUSTER)
 
     def publish(self) -> None:

@@ -20,7 +20,7 @@ from clustor.log.types import IoWriterMode
 from clustor.raft.group_fsync import QUARANTINE_FLAG
 from clustor.raft.profiles import CONSISTENCY_PROFILE, THROUGHPUT, Profile
 from clustor.replica import RequestId
-from clustor.runtime.admission import Admission, FlowNumbers
+from clustor.runtime.admission import FlowNumbers, GroupAdmission
 from tests.clustor.replica.harness import TICK_MS, Cluster, Node, put
 
 FEW = CreditLimits(entry_credit_max=20, byte_credit_max=10_000, quantum_bytes_max=200)
@@ -45,7 +45,7 @@ class Stage:
         self.cluster = Cluster(3, profile=profile, io_writer_mode=io_writer_mode)
         self.leader = self.cluster.leader()
         self.followers = [n for n in self.cluster.nodes.values() if n is not self.leader]
-        self.admission = Admission(self.leader.up, numbers or FlowNumbers(FEW, NEAR))
+        self.admission = GroupAdmission(self.leader.up, numbers or FlowNumbers(FEW, NEAR))
         self.requests = 0
         self.cluster.run(100)
         self.look()
@@ -212,7 +212,7 @@ def test_the_envelope_explains_itself() -> None:
 
 def test_others_than_the_leader_refuse_nothing() -> None:
     stage = Stage()
-    follower = Admission(stage.followers[0].up, FlowNumbers(FEW, NEAR))
+    follower = GroupAdmission(stage.followers[0].up, FlowNumbers(FEW, NEAR))
     follower.tick(stage.cluster.now_ms)
     assert all(follower.admit(1_000) for _ in range(100))
     assert follower.reason is None

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from clustor.control.audit import NOTHING, AuditRecord, Ring
+from clustor.control.audit import NOTHING, AuditRecord, AuditRing
 from clustor.control.objects import canonical
-from clustor.control.types import Role
-from clustor.kv import Key, Page, Record, Revision
+from clustor.control.types import AccessRole
+from clustor.kv import Key, KvRecord, RecordPage, Revision
 from clustor.runtime.audit.control_calls import (
     ControlFollower,
     ControlTrail,
@@ -24,7 +24,7 @@ from tests.clustor.runtime.test_audit_desk import written
 from tests.clustor.security.audit_logs import new_chain
 
 
-def records(count: int, ring: Ring = Ring.CALLS) -> list[AuditRecord]:
+def records(count: int, ring: AuditRing = AuditRing.CALLS) -> list[AuditRecord]:
     """Return a trail as the control plane's machine makes it."""
     made: list[AuditRecord] = []
     for number in range(1, count + 1):
@@ -35,7 +35,7 @@ def records(count: int, ring: Ring = Ring.CALLS) -> list[AuditRecord]:
                 sequence=number,
                 at=100 + number,
                 identity="spiffe://dev/operator/ann",
-                roles=(Role.OPERATOR,),
+                roles=(AccessRole.OPERATOR,),
                 break_glass=None,
                 kind="RegisterNode",
                 request_id=f"r-{number}",
@@ -89,12 +89,12 @@ def test_each_record_is_told_once_over_restarts() -> None:
 def test_rings_are_followed_apart() -> None:
     log = Log()
     trail = ControlTrail(log)
-    for one, other in zip(records(3), records(3, Ring.PUBLICATIONS), strict=True):
+    for one, other in zip(records(3), records(3, AuditRing.PUBLICATIONS), strict=True):
         assert trail.on_record(one) and trail.on_record(other)
     ends = trail_ends(log.lines)
     assert {ring: number for ring, (number, _) in ends.items()} == {
-        Ring.CALLS: 3,
-        Ring.PUBLICATIONS: 3,
+        AuditRing.CALLS: 3,
+        AuditRing.PUBLICATIONS: 3,
     }
     assert "missing" not in str(log.told())
 
@@ -126,20 +126,22 @@ class Store:
     """A control plane's store that holds a piece of the trail."""
 
     def __init__(self) -> None:
-        self.held: dict[Key, Record] = {}
+        self.held: dict[Key, KvRecord] = {}
 
     def fill(self, some: list[AuditRecord]) -> None:
         self.held = {
-            each.key(): Record(each.key(), canonical(each), Revision(1), Revision(1), 1, 0)
+            each.key(): KvRecord(each.key(), canonical(each), Revision(1), Revision(1), 1, 0)
             for each in some
         }
 
-    def get(self, key: Key) -> Record | None:
+    def get(self, key: Key) -> KvRecord | None:
         return self.held.get(key)
 
-    def range(self, start: bytes, end: bytes | None, limit: int) -> Page:
+    def range(self, start: bytes, end: bytes | None, limit: int) -> RecordPage:
         found = [key for key in sorted(self.held) if start <= key < (end or b"\xff")]
-        return Page(Revision(1), [self.held[key] for key in found[:limit]], len(found) > limit)
+        return RecordPage(
+            Revision(1), [self.held[key] for key in found[:limit]], len(found) > limit
+        )
 
 
 async def test_a_node_follows_the_trail_over_restarts_and_tells_of_a_gap(tmp_path: Path) -> None:

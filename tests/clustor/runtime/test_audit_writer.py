@@ -28,9 +28,9 @@ from clustor.runtime.errors import AuditFailed
 from clustor.security import (
     AuditReader,
     AuditTruncated,
+    ChainVerdict,
     EventLine,
     TrustedKey,
-    Verdict,
     decode_line,
     file_name,
     read_anchor,
@@ -43,7 +43,7 @@ from tests.clustor.security.audit_logs import KEY, TRUSTED, event
 KILLS = 3
 
 
-def checked(directory: Path, keys: object = None) -> tuple[Verdict, list[str]]:
+def checked(directory: Path, keys: object = None) -> tuple[ChainVerdict, list[str]]:
     storage = DirectoryStorage(directory)
     reader = AuditReader(storage)
     lines = list(reader.lines())

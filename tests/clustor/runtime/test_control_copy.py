@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from clustor.control import Moment
+from clustor.control import ClockReading
 from clustor.control.draft import scan_records
-from clustor.kv import Key, KvMachine, Limits, StoreId
+from clustor.kv import Key, KvLimits, KvMachine, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.profiles import ControlPlaneNumbers
@@ -19,11 +19,11 @@ NUMBERS = ControlPlaneNumbers(cache_fresh_ms=1_000, cache_grace_ms=10_000)
 STORE = StoreId(b"0123456789abcdef")
 
 
-def at(ms: int) -> Moment:
-    return Moment(ms, 1_700_000_000_000 + ms)
+def at(ms: int) -> ClockReading:
+    return ClockReading(ms, 1_700_000_000_000 + ms)
 
 
-def store(writes: int, limits: Limits | None = None) -> KvMachine:
+def store(writes: int, limits: KvLimits | None = None) -> KvMachine:
     made = KvMachine(STORE, limits)
     for number in range(writes):
         write(made, number)
@@ -62,7 +62,7 @@ def test_a_confirmation_waits_for_the_replica_that_is_behind(tmp_path: Path) -> 
 
 def test_a_history_that_was_compacted_is_listed(tmp_path: Path) -> None:
     copy = NodeCopy(tmp_path, NUMBERS, at(0))
-    replica = store(3, Limits(events_max=4))
+    replica = store(3, KvLimits(events_max=4))
     copy.fold(replica, at(0))
     for number in range(3, 40):
         write(replica, number)
@@ -90,9 +90,11 @@ async def test_a_copy_outlives_the_process_and_is_as_old_as_the_clock_says(tmp_p
     copy.confirm(at(10), 3)
     copy.fold(store(3), at(20))
     await copy.save()
-    later = NodeCopy(tmp_path, NUMBERS, Moment(7, at(4_010).unix_ms))  # another monotonic clock
-    assert later.cache.age_ms(Moment(7, at(4_010).unix_ms)) == 4_000
-    assert later.cache.state(Moment(7, at(4_010).unix_ms)) is CacheState.CACHED
+    later = NodeCopy(
+        tmp_path, NUMBERS, ClockReading(7, at(4_010).unix_ms)
+    )  # another monotonic clock
+    assert later.cache.age_ms(ClockReading(7, at(4_010).unix_ms)) == 4_000
+    assert later.cache.state(ClockReading(7, at(4_010).unix_ms)) is CacheState.CACHED
     assert later.cache.cursor == copy.cache.cursor
     assert not later.fold(store(2), at(4_020)).more  # its replica reads its log again meanwhile
     assert later.cache.get(Key(b"node/%020d" % 2)) is not None
@@ -134,7 +136,7 @@ def test_changes_name_the_partitions_that_they_concern(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_the_copy_becomes_what_the_store_is_however_it_is_folded(tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
-    replica = KvMachine(STORE, Limits(events_max=rng.choice([3, 50])))
+    replica = KvMachine(STORE, KvLimits(events_max=rng.choice([3, 50])))
     copy = NodeCopy(tmp_path, NUMBERS, at(0))
     for step in range(60):
         key = Key(b"node/%020d" % rng.randrange(10))

@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clustor.control import (
+    AccessRole,
     Binding,
     Caller,
     ControlMachine,
@@ -25,7 +26,6 @@ from clustor.control import (
     RegisterKey,
     RegisterNode,
     ReportNode,
-    Role,
     WriterMode,
     decode_answer,
     encode_call,
@@ -44,7 +44,7 @@ from clustor.log.types import (
     SegmentSeq,
     Term,
 )
-from clustor.raft import ReadKind, ReadRefusal
+from clustor.raft.reads import ReadKind, ReadRefusal
 from clustor.raft.types import DurabilityTuple
 from clustor.replica import (
     Applied,
@@ -53,21 +53,21 @@ from clustor.replica import (
     ReadDenied,
     ReadOutcome,
     ReadReady,
-    Refused,
     ReplicaOutput,
     RequestId,
+    RequestsRefused,
     Unknown,
 )
 from clustor.runtime.control.leader_requests import FIRST_REQUEST, Desk
 from clustor.runtime.control.records import key_id_of
 from clustor.runtime.control.wire import (
     Answered,
-    Asked,
+    AnswerStatus,
     Confirmed,
     Message,
+    NewestAsked,
     Passed,
     Reply,
-    Standing,
     Wished,
     decode_message,
     encode_message,
@@ -163,7 +163,7 @@ class Lab:
                 InitializeCluster(
                     cluster_id="test",
                     development=True,
-                    bindings=(Binding(identity=OPERATOR.identity, role=Role.OPERATOR),),
+                    bindings=(Binding(identity=OPERATOR.identity, role=AccessRole.OPERATOR),),
                     keys=(keys,),
                 ),
                 _node(2),
@@ -177,7 +177,7 @@ class Lab:
             (reply,) = self.machine.apply_batch(self.index, [call])
             assert isinstance(decode_answer(reply), Done)
 
-    def take(self, question: Passed | Wished | Asked, peer: int = 2) -> None:
+    def take(self, question: Passed | Wished | NewestAsked, peer: int = 2) -> None:
         self.desk.take(NodeId(peer), question)
 
     def commit(self) -> None:
@@ -223,7 +223,7 @@ def test_a_call_is_answered_when_it_is_applied_and_not_before() -> None:
     lab.commit()
     ((peer, reply),) = lab.answers
     assert isinstance(reply, Answered)
-    assert (peer, reply.number, reply.standing) == (2, 5, Standing.ANSWERED)
+    assert (peer, reply.number, reply.standing) == (2, 5, AnswerStatus.ANSWERED)
     assert isinstance(decode_answer(reply.body), Done)
 
 
@@ -241,14 +241,17 @@ def test_who_repeats_a_call_gets_the_same_bytes() -> None:
 
 
 STANDINGS = {
-    "lost leadership": (Unknown([RequestId(FIRST_REQUEST)]), Standing.UNSETTLED),
-    "never led": (NotLeader([RequestId(FIRST_REQUEST)], None), Standing.NOT_LEADER),
-    "refused": (Refused([RequestId(FIRST_REQUEST)], "MembershipUnacknowledged"), Standing.BUSY),
+    "lost leadership": (Unknown([RequestId(FIRST_REQUEST)]), AnswerStatus.UNSETTLED),
+    "never led": (NotLeader([RequestId(FIRST_REQUEST)], None), AnswerStatus.NOT_LEADER),
+    "refused": (
+        RequestsRefused([RequestId(FIRST_REQUEST)], "MembershipUnacknowledged"),
+        AnswerStatus.BUSY,
+    ),
 }
 
 
 @pytest.mark.parametrize(("outcome", "standing"), STANDINGS.values(), ids=STANDINGS.keys())
-def test_what_did_not_come_to_an_answer_says_so(outcome: Outcome, standing: Standing) -> None:
+def test_what_did_not_come_to_an_answer_says_so(outcome: Outcome, standing: AnswerStatus) -> None:
     lab = Lab()
     lab.take(passed(5, "r1"))
     lab.hear(outcome)
@@ -258,10 +261,10 @@ def test_what_did_not_come_to_an_answer_says_so(outcome: Outcome, standing: Stan
 def test_who_does_not_lead_says_so_and_who_hangs_says_nothing() -> None:
     lab = Lab()
     lab.group.replica.leads = False
-    lab.take(Asked(1, 10_000))
-    assert lab.answers == [(2, Answered(1, Standing.NOT_LEADER))]
+    lab.take(NewestAsked(1, 10_000))
+    assert lab.answers == [(2, Answered(1, AnswerStatus.NOT_LEADER))]
     lab.group.paused = True
-    lab.take(Asked(2, 10_000))
+    lab.take(NewestAsked(2, 10_000))
     assert len(lab.answers) == 1
 
 
@@ -269,7 +272,7 @@ def test_a_full_group_takes_no_calls() -> None:
     lab = Lab()
     lab.group.admission.open = False
     lab.take(passed(5, "r1"))
-    assert lab.answers == [(2, Answered(5, Standing.BUSY))]
+    assert lab.answers == [(2, Answered(5, AnswerStatus.BUSY))]
     assert lab.group.replica.waiting == []
 
 
@@ -279,12 +282,12 @@ def test_a_full_group_takes_no_calls() -> None:
 def test_a_round_confirms_only_those_that_asked_before_it_began_and_writes_nothing() -> None:
     lab = Lab()
     lab.found()
-    lab.take(Asked(1, 0), peer=1)
-    lab.take(Asked(2, 0), peer=2)
+    lab.take(NewestAsked(1, 0), peer=1)
+    lab.take(NewestAsked(2, 0), peer=2)
     lab.desk.prepare()
     (request_id,) = lab.group.replica.asked  # one round for both
     lab.group.replica.asked.clear()
-    lab.take(Asked(3, 0), peer=3)  # too late for it
+    lab.take(NewestAsked(3, 0), peer=3)  # too late for it
     lab.desk.on_output(ReplicaOutput(reads=[ReadReady(request_id, LogIndex(1))]))
     assert lab.group.replica.waiting == []
     revision = lab.machine.kv.revision
@@ -296,15 +299,15 @@ def test_a_round_confirms_only_those_that_asked_before_it_began_and_writes_nothi
 def test_a_young_confirmation_serves_those_that_say_so_with_its_age() -> None:
     lab = Lab()
     lab.found()
-    lab.take(Asked(1, 2_500))
+    lab.take(NewestAsked(1, 2_500))
     lab.desk.prepare()
     lab.node.ms += 40  # the round takes its time: it confirms the moment it began
     lab.confirm()
     lab.node.ms += 1_000
-    lab.take(Asked(2, 2_500))
+    lab.take(NewestAsked(2, 2_500))
     assert lab.answers[-1] == (2, Confirmed(2, lab.machine.kv.revision, 1_040))
-    lab.take(Asked(3, 500))
-    lab.take(Asked(4, 0))
+    lab.take(NewestAsked(3, 500))
+    lab.take(NewestAsked(4, 0))
     assert len(lab.answers) == 2  # a round of their own must say it
     lab.confirm()
     assert [reply.number for _, reply in lab.answers[2:]] == [3, 4]
@@ -312,13 +315,13 @@ def test_a_young_confirmation_serves_those_that_say_so_with_its_age() -> None:
 
 def test_a_question_that_lost_its_leader_is_not_confirmed() -> None:
     lab = Lab()
-    lab.take(Asked(1, 0))
+    lab.take(NewestAsked(1, 0))
     lab.desk.prepare()
     denied = ReadDenied(RequestId(FIRST_REQUEST), ReadRefusal.NOT_LEADER)
     lab.desk.on_output(ReplicaOutput(reads=[denied]))
-    assert lab.answers == [(2, Answered(1, Standing.NOT_LEADER))]
+    assert lab.answers == [(2, Answered(1, AnswerStatus.NOT_LEADER))]
     lab.node.ms += 1
-    lab.take(Asked(2, 60_000))
+    lab.take(NewestAsked(2, 60_000))
     assert len(lab.answers) == 1  # nothing was confirmed yet
 
 
@@ -326,7 +329,7 @@ def test_who_leads_knows_whom_it_heard_and_who_does_not_begins_anew() -> None:
     lab = Lab()
     assert lab.desk.heard() == ({}, 1_000, 1_000)
     lab.node.ms = 2_000
-    lab.take(Asked(1, 0), peer=3)
+    lab.take(NewestAsked(1, 0), peer=3)
     lab.node.ms = 3_000
     assert lab.desk.heard() == ({3: 2_000}, 1_000, 3_000)
     lab.group.replica.leads = False
@@ -359,8 +362,8 @@ def test_proofs_of_a_stranger_are_refused_by_the_log() -> None:
 MESSAGES: list[Message] = [
     passed(1, "r"),
     wished(2, ProofBatch("b", 2, ((PartitionId(7), TUPLE),))),
-    Asked(3, 4),
-    Answered(5, Standing.BUSY),
+    NewestAsked(3, 4),
+    Answered(5, AnswerStatus.BUSY),
     Confirmed(6, 7, 8),
 ]
 

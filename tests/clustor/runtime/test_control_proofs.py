@@ -19,7 +19,7 @@ from clustor.raft.profiles import ControlPlaneNumbers
 from clustor.raft.types import DurabilityTuple
 from clustor.runtime.control.client import Questions
 from clustor.runtime.control.proofs import SELF_PERIOD_MS, OwnProofs, Proofs
-from clustor.runtime.control.wire import Answered, Question, Standing, Wished
+from clustor.runtime.control.wire import Answered, AnswerStatus, Question, Wished
 from clustor.runtime.pki.identity import NodeId
 
 
@@ -71,7 +71,7 @@ class Lab:
             return
         others = self.verdicts
         result = {"published": len(question.wishes) - len(others), "others": others}
-        answer = Answered(question.number, Standing.ANSWERED, canonical(Done(1, result)))
+        answer = Answered(question.number, AnswerStatus.ANSWERED, canonical(Done(1, result)))
         asyncio.get_running_loop().call_soon(self.questions.answered, peer, answer)
 
     async def turn(self) -> None:

@@ -8,7 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from clustor.runtime.control.client import Questions
-from clustor.runtime.control.wire import Answered, Asked, Confirmed, Question, Reply, Standing
+from clustor.runtime.control.wire import (
+    Answered,
+    AnswerStatus,
+    Confirmed,
+    NewestAsked,
+    Question,
+    Reply,
+)
 from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.pki.identity import NodeId
 
@@ -35,11 +42,11 @@ class Peers:
             asyncio.get_running_loop().call_soon(self.questions.answered, peer, reply)
 
     async def ask(self, seconds_max: float = 5.0) -> Reply:
-        return await self.questions.ask(lambda number: Asked(number, 0), seconds_max)
+        return await self.questions.ask(lambda number: NewestAsked(number, 0), seconds_max)
 
 
 def done(number: int) -> Answered:
-    return Answered(number, Standing.ANSWERED, b"{}")
+    return Answered(number, AnswerStatus.ANSWERED, b"{}")
 
 
 async def test_a_leader_that_is_found_later_is_asked_then() -> None:
@@ -48,8 +55,12 @@ async def test_a_leader_that_is_found_later_is_asked_then() -> None:
     assert [peer for peer, _ in peers.asked] == [2]
 
 
-@pytest.mark.parametrize("standing", [Standing.NOT_LEADER, Standing.UNSETTLED, Standing.BUSY])
-async def test_whatever_is_no_answer_is_asked_again_under_a_new_number(standing: Standing) -> None:
+@pytest.mark.parametrize(
+    "standing", [AnswerStatus.NOT_LEADER, AnswerStatus.UNSETTLED, AnswerStatus.BUSY]
+)
+async def test_whatever_is_no_answer_is_asked_again_under_a_new_number(
+    standing: AnswerStatus,
+) -> None:
     def answer(peer: int, number: int) -> Reply:
         return Answered(number, standing) if peer == 1 else Confirmed(number, 7, 0)
 
@@ -82,9 +93,13 @@ async def test_an_answer_of_somebody_else_is_not_believed() -> None:
 
 MAYBE = {
     "no leader": ([None], lambda _peer, _number: None, False),
-    "not the leader": ([1], lambda _peer, number: Answered(number, Standing.NOT_LEADER), False),
-    "busy": ([1], lambda _peer, number: Answered(number, Standing.BUSY), False),
-    "leadership was lost": ([1], lambda _peer, number: Answered(number, Standing.UNSETTLED), True),
+    "not the leader": ([1], lambda _peer, number: Answered(number, AnswerStatus.NOT_LEADER), False),
+    "busy": ([1], lambda _peer, number: Answered(number, AnswerStatus.BUSY), False),
+    "leadership was lost": (
+        [1],
+        lambda _peer, number: Answered(number, AnswerStatus.UNSETTLED),
+        True,
+    ),
     "silence": ([1], lambda _peer, _number: None, True),
 }
 

@@ -10,12 +10,14 @@ import msgspec
 import pytest
 
 from clustor.control import (
+    AccessRole,
     Answer,
     Caller,
     ClusterConfig,
     Command,
     ControlMachine,
     Done,
+    DraftReading,
     KeyPurpose,
     Members,
     MembershipRecord,
@@ -23,10 +25,8 @@ from clustor.control import (
     Placement,
     PlacePartition,
     RbacManifest,
-    Reading,
     RecordMembership,
     RemoveNode,
-    Role,
     SigningKey,
     decode_answer,
     encode_call,
@@ -52,7 +52,7 @@ from tests.clustor.runtime.test_control_steering import facts
 GROUPS = (PartitionId(1), CONTROL_PARTITION)
 BROKER = BrokerFile((TenantEntry("dev", 3), TenantEntry("Loud_Name", 2)))
 
-Plan = Callable[[Reading], Iterable[Command]]
+Plan = Callable[[DraftReading], Iterable[Command]]
 
 
 def entry(node_id: int, port: int = 7_000) -> NodeEntry:
@@ -77,7 +77,7 @@ class Plane:
         self._calls = itertools.count(1)
 
     @property
-    def store(self) -> Reading:
+    def store(self) -> DraftReading:
         return self.machine.kv
 
     def call(self, command: Command, caller: Caller | None = None) -> Answer:
@@ -106,7 +106,7 @@ def everything(file: ClusterFile, voters: tuple[int, ...]) -> Plan:
     own = cluster_records(file, placed(*voters))
     broker = tenant_records(BROKER, lambda _partition: Members(voters=voters))
 
-    def plan(store: Reading) -> list[Command]:
+    def plan(store: DraftReading) -> list[Command]:
         return own(store) or broker(store)
 
     return plan
@@ -157,8 +157,8 @@ def test_the_operator_and_the_steward_may_call_and_nobody_else() -> None:
     manifest = find(plane.store, RbacManifest, "manifest")
     assert manifest is not None
     assert {(each.identity, each.role) for each in manifest.bindings} == {
-        (steward_of(cluster(1).id).identity, Role.OPERATOR),
-        (operator_of(cluster(1).id).identity, Role.OPERATOR),
+        (steward_of(cluster(1).id).identity, AccessRole.OPERATOR),
+        (operator_of(cluster(1).id).identity, AccessRole.OPERATOR),
     }
 
 

@@ -14,7 +14,7 @@ from clustor.control import (
 )
 from clustor.control.placement import digest_of
 from clustor.log.types import DurabilityModeEpoch
-from clustor.raft.membership import Configuration, membership_digest
+from clustor.raft.membership import Membership, membership_digest
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.runtime.control.placement import Step, plan_step
@@ -32,7 +32,7 @@ def facts(
     outgoing: tuple[int, ...] = (),
 ) -> MembershipFacts:
     return MembershipFacts(
-        Configuration(voters=_ids(voters), outgoing=_ids(outgoing)),
+        Membership(voters=_ids(voters), outgoing=_ids(outgoing)),
         RoutingEpoch(epoch),
         DurabilityModeEpoch(0),
         is_idle=is_idle,

@@ -16,8 +16,8 @@ from clustor.runtime.errors import HardeningRefused
 from clustor.runtime.hardening import (
     DAC_OVERRIDE,
     KEPT,
+    HardeningResult,
     Measure,
-    Standing,
     open_secrets,
     require,
 )
@@ -160,6 +160,8 @@ def test_keys_that_others_can_read_are_named(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_requires_it_does_not_start_without() -> None:
-    require([Standing(Measure.NOT_ROOT)])
+    require([HardeningResult(Measure.NOT_ROOT)])
     with pytest.raises(HardeningRefused, match="not root: it runs as root"):
-        require([Standing(Measure.SECRETS), Standing(Measure.NOT_ROOT, "it runs as root")])
+        require(
+            [HardeningResult(Measure.SECRETS), HardeningResult(Measure.NOT_ROOT, "it runs as root")]
+        )

@@ -13,8 +13,9 @@ from random import Random
 
 import pytest
 
-from clustor.log import IoWriterMode, LogReader
 from clustor.log.keys import KeyRing
+from clustor.log.reader import LogReader
+from clustor.log.types import IoWriterMode
 from clustor.runtime.disk import DirectoryStorage, RingBroken, open_mode
 from clustor.runtime.keys.store import create_keyring
 from tests.clustor.runtime.appending_process import payload_of

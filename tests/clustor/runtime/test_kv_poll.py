@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from clustor.kv import Compact, Txn, TxnDeleteRange, Written
+from clustor.kv import Compact, KvWritten, Txn, TxnDeleteRange
 from clustor.runtime.kv.client import KvClient, KvUnavailable, WatchCompacted
 from clustor.runtime.peers.transport import Address
 from tests.interop.cluster_process import ClusterProcess
@@ -31,7 +31,7 @@ async def client(node: ClusterProcess) -> AsyncIterator[KvClient]:
 
 async def put(client: KvClient, key: bytes) -> int:
     reply = await client.put(key, b"v")
-    assert isinstance(reply, Written)
+    assert isinstance(reply, KvWritten)
     return reply.revision
 
 

@@ -15,7 +15,7 @@ from clustor.replica import RequestId
 from clustor.runtime.data_directory import DataDirectory, open_data_directory
 from clustor.runtime.disk import Disk, open_disk
 from clustor.runtime.kv.service import KvService
-from clustor.runtime.kv.stream import Operation, WatchRequest
+from clustor.runtime.kv.stream import KvOperation, WatchRequest
 from clustor.runtime.pki.identity import NodeId, cluster_id
 from tests.clustor.replica.harness import Cluster, put
 from tests.clustor.runtime.hosting import GROUP, Host
@@ -76,7 +76,7 @@ def test_it_is_fed_once_its_copy_is_confirmed_and_not_at_the_next_write(
         replica.propose(RequestId(len(name)), put(name, "v"))
         host.until(lambda: not replica.backlog()[0])
     watch = msgspec.msgpack.encode(WatchRequest(0, []))
-    service.on_requests(service.joined(line), [(1, GROUP, Operation.WATCH, watch)])
+    service.on_requests(service.joined(line), [(1, GROUP, KvOperation.WATCH, watch)])
     service.on_tick()
     assert not line.staged, "with an expired copy nothing newer than it is shown"
     replica.control_plane(ControlPlaneUpdate(cache_age_ms=0))

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from clustor.control import Binding, RbacManifest, Role
+from clustor.control import AccessRole, Binding, RbacManifest
 from clustor.log.types import PartitionId, Term
 from clustor.raft.output import RoleChange
 from clustor.raft.types import ReplicaId
 from clustor.raft.types import Role as RaftRole
 from clustor.runtime.control.records import lacks_steward, operator_of, steward_of
-from clustor.runtime.node import Node
-from clustor.runtime.pki.identity import cluster_id
+from clustor.runtime.outputs import tell_leadership
+from clustor.runtime.pki.identity import NodeId, cluster_id
 
 
 @dataclass
@@ -33,19 +33,12 @@ class Group:
     led_term: int = 0
 
 
-@dataclass
-class Told:
-    audit: Desk | None = field(default_factory=Desk)
-    node_id: int = 3
-
-
 def play(*changes: tuple[RaftRole, int]) -> list[tuple[object, ...]]:
-    told, group = Told(), Group()
+    desk, group = Desk(), Group()
     for role, term in changes:
         change = RoleChange(role, Term(term), ReplicaId(3), "because")
-        Node._tell_leadership(cast("Any", told), cast("Any", group), change)
-    assert told.audit is not None
-    return told.audit.told
+        tell_leadership(cast("Any", desk), NodeId(3), cast("Any", group), change)
+    return desk.told
 
 
 FOLLOWER, CANDIDATE, LEADER = RaftRole.FOLLOWER, RaftRole.CANDIDATE, RaftRole.LEADER
@@ -69,7 +62,7 @@ def test_the_beginning_and_the_end_of_leading_are_told_once(
 def test_a_node_without_an_audit_log_goes_on() -> None:
     change = RoleChange(LEADER, Term(4), ReplicaId(3), "elected")
     group = Group()
-    Node._tell_leadership(cast("Any", Told(audit=None)), cast("Any", group), change)
+    tell_leadership(None, NodeId(3), cast("Any", group), change)
     assert group.led_term == 4
 
 
@@ -79,12 +72,12 @@ CLUSTER = cluster_id("dev")
 @pytest.mark.parametrize(
     ("identity", "role", "lacks"),
     [
-        (steward_of(CLUSTER).identity, Role.OPERATOR, False),
-        (steward_of(CLUSTER).identity, Role.OBSERVER, True),
-        (operator_of(CLUSTER).identity, Role.OPERATOR, True),
+        (steward_of(CLUSTER).identity, AccessRole.OPERATOR, False),
+        (steward_of(CLUSTER).identity, AccessRole.OBSERVER, True),
+        (operator_of(CLUSTER).identity, AccessRole.OPERATOR, True),
     ],
 )
-def test_a_manifest_must_keep_the_steward(identity: str, role: Role, *, lacks: bool) -> None:
+def test_a_manifest_must_keep_the_steward(identity: str, role: AccessRole, *, lacks: bool) -> None:
     manifest = RbacManifest(
         version=1, bindings=(Binding(identity=identity, role=role),), published_at=1
     )

@@ -8,7 +8,13 @@ import time
 
 import pytest
 
-from clustor.runtime.telemetry.loop_watch import NAMES_MAX, SLOW_NS, LoopWatch, StackWatch
+from clustor.runtime.telemetry.loop_watch import (
+    ALARMING_NS,
+    NAMES_MAX,
+    SLOW_NS,
+    LoopWatch,
+    StackWatch,
+)
 
 
 def test_the_lateness_is_the_99th_percentile_of_ticks_and_appends_together() -> None:
@@ -30,11 +36,15 @@ def test_the_lateness_is_the_99th_percentile_of_ticks_and_appends_together() -> 
 
 def test_a_slow_callback_is_named_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     watch = LoopWatch()
-    with caplog.at_level(logging.WARNING, logger="clustor.loop"):
+    with caplog.at_level(logging.INFO, logger="clustor.loop"):
         watch.ran("quick", time.monotonic_ns() + SLOW_NS * 1_000)  # however slow this machine is
         watch.ran("turn", time.monotonic_ns() - SLOW_NS - 1)
     assert watch.slow_callbacks == {"turn": 1}
     assert "by turn" in caplog.text
+    with caplog.at_level(logging.INFO, logger="clustor.loop"):
+        watch.note_slow("minor", ALARMING_NS - 1)
+        watch.note_slow("alarming", ALARMING_NS)
+    assert [each.levelno for each in caplog.records[-2:]] == [logging.INFO, logging.WARNING]
     for number in range(2 * NAMES_MAX):
         watch.note_slow(f"name {number}", SLOW_NS)
     assert len(watch.slow_callbacks) == NAMES_MAX

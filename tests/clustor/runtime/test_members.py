@@ -12,7 +12,7 @@ from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.types import RoutingEpoch
-from clustor.replica import Applied, Refused
+from clustor.replica import Applied, RequestsRefused
 from clustor.runtime.admin.commands import CONTROL_EXPIRED, AdminCommands
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.errors import DataDirectoryRefused
@@ -58,7 +58,7 @@ def test_clients_wait_until_a_finalised_membership_is_recorded() -> None:
     assert sorted(leader.up.group.core.config.voters) == [1, 2, 3, 4]
     cluster.propose(leader, (1, put("a", "x")))
     cluster.settle()
-    assert leader.outcomes == [Refused([1], "MembershipUnacknowledged")]  # type: ignore[list-item]
+    assert leader.outcomes == [RequestsRefused([1], "MembershipUnacknowledged")]  # type: ignore[list-item]
     cluster.run(1_100)
     wanted = [o.record_membership for o in leader.outputs if o.record_membership is not None]
     record_membership(group, wanted[-1])

@@ -20,16 +20,16 @@ from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clustor.runtime.errors import CertificateUnusable
+from clustor.runtime.pki.certificate_files import load_certificate
 from clustor.runtime.pki.certificate_watch import NodeTrust
 from clustor.runtime.pki.identity import (
     CERTIFICATE_FILE,
     REVOCATION_FILE,
-    Authority,
+    DevelopmentAuthority,
     NodeId,
     cluster_id,
     issue_certificate,
     issue_node,
-    load_certificate,
     new_authority,
     utc_now,
 )
@@ -52,17 +52,18 @@ DEV = cluster_id("dev")
 
 
 @cache
-def authority(generation: int = 1) -> Authority:
+def authority(generation: int = 1) -> DevelopmentAuthority:
     return new_authority(DEV, utc_now(), generation)
 
 
 @cache
-def stranger() -> Authority:
+def stranger() -> DevelopmentAuthority:
     return authority(2)
 
 
 def leaf(
-    by: Authority | None = None, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH
+    by: DevelopmentAuthority | None = None,
+    usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH,
 ) -> tuple[x509.Certificate, bytes]:
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier("spiffe://dev/node/1")]
     made = issue_certificate(
@@ -85,7 +86,7 @@ def test_an_answer_of_the_authority_is_believed() -> None:
     assert read_answer(revoked, [authority().certificate]).is_revoked
 
 
-def delegated(usage: x509.ObjectIdentifier, by: Authority | None = None) -> bytes:
+def delegated(usage: x509.ObjectIdentifier, by: DevelopmentAuthority | None = None) -> bytes:
     """A response that somebody signed whom an authority may have let."""
     certificate, _ = leaf()
     responder, key_pem = leaf(by, usage)
@@ -225,7 +226,7 @@ async def test_an_old_answer_leaves_the_word_to_the_list(tmp_path: Path) -> None
 
 
 class Responder(BaseHTTPRequestHandler):
-    authority: Authority
+    authority: DevelopmentAuthority
     certificates: dict[int, x509.Certificate]
     asked: list[int]
 
@@ -243,7 +244,7 @@ class Responder(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def responder(authority: Authority, *files: Path) -> Iterator[tuple[str, list[int]]]:
+def responder(authority: DevelopmentAuthority, *files: Path) -> Iterator[tuple[str, list[int]]]:
     known = [load_certificate(file / CERTIFICATE_FILE) for file in files]
     Responder.authority, Responder.asked = authority, []
     Responder.certificates = {each.serial_number: each for each in known}

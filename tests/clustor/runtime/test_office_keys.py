@@ -32,6 +32,7 @@ from clustor.runtime.keys import signers as signer_keys
 from clustor.runtime.keys.break_glass import GlassCertificates
 from clustor.runtime.keys.device import DeviceKey, FileKeyDevice
 from clustor.runtime.keys.operator_keys import OFFICE_DIRECTORY, Office, minor_of
+from clustor.runtime.pki.certificate_files import load_certificates
 from clustor.runtime.pki.identity import (
     GLASS_FILE,
     NodeId,
@@ -42,7 +43,6 @@ from clustor.runtime.pki.identity import (
     issue_certificate,
     issue_node,
     load_authority,
-    load_certificates,
     server_context,
 )
 from clustor.runtime.pki.revocation import write_revocations

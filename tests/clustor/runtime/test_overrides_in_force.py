@@ -8,9 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from clustor.control import ControlCache, Cursor, Moment, OverrideEntry, OverrideScope, Signature
+from clustor.control import (
+    CacheCursor,
+    ClockReading,
+    ControlCache,
+    OverrideEntry,
+    OverrideScope,
+    Signature,
+)
 from clustor.control.objects import canonical
-from clustor.kv import Record, Revision, StoreId
+from clustor.kv import KvRecord, Revision, StoreId
 from clustor.log.types import IoWriterMode
 from clustor.raft.profiles import ControlPlaneNumbers
 from clustor.runtime.control.overrides import OverridesInForce
@@ -21,7 +28,7 @@ from clustor.security import AuditEvent
 from tests.clustor.replica.harness import Cluster
 from tests.clustor.runtime.hosting import GROUP, Host
 
-NOW = Moment(1_000, 2_000_000)
+NOW = ClockReading(1_000, 2_000_000)
 
 
 def override(name: str, scope: OverrideScope, **changes: Any) -> OverrideEntry:
@@ -45,10 +52,12 @@ class Place:
     def __init__(self, host: Host | None, *held: OverrideEntry) -> None:
         cache = ControlCache(ControlPlaneNumbers())
         records = [
-            Record(each.key(), canonical(each), Revision(n), Revision(n), 1, 0)
+            KvRecord(each.key(), canonical(each), Revision(n), Revision(n), 1, 0)
             for n, each in enumerate(sorted(held, key=lambda each: each.key()), 1)
         ]
-        cache.listed(Cursor(StoreId(b"s" * 16), Revision(99)), records, asked=NOW, confirmed=True)
+        cache.listed(
+            CacheCursor(StoreId(b"s" * 16), Revision(99)), records, asked=NOW, confirmed=True
+        )
         self.control = type("Control", (), {"cache": cache})()
         self.groups = {} if host is None else {GROUP: host.group}
         self.audit = self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import stat
 from datetime import UTC, datetime, timedelta
@@ -20,8 +21,8 @@ from clustor.runtime.errors import (
 )
 from clustor.runtime.peers.tls import TlsPipe
 from clustor.runtime.pki.identity import (
-    Authority,
     ClusterId,
+    DevelopmentAuthority,
     NodeId,
     PeerIdentity,
     check_peer,
@@ -40,11 +41,11 @@ CLUSTER = ClusterId("dev")
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
+def authority(tmp_path: Path) -> DevelopmentAuthority:
     return create_authority(tmp_path / "ca", CLUSTER, datetime.now(UTC))
 
 
-def issued(authority: Authority, tmp_path: Path, node: int, **options: object) -> Path:
+def issued(authority: DevelopmentAuthority, tmp_path: Path, node: int, **options: object) -> Path:
     directory = tmp_path / f"{authority.cluster_id}-{node}-{len(options)}"
     issue_node(authority, NodeId(node), directory, datetime.now(UTC), **options)  # type: ignore[arg-type]  # a test's options
     return directory
@@ -71,7 +72,30 @@ def pipes(client: Path, server: Path) -> tuple[TlsPipe, TlsPipe]:
     )
 
 
-def test_both_sides_learn_who_the_other_is(authority: Authority, tmp_path: Path) -> None:
+@pytest.mark.parametrize("network_bytes", [1_000, 16_400, 65_536, 1 << 20])
+def test_pieces_arrive_as_what_they_are_together(
+    authority: DevelopmentAuthority, tmp_path: Path, network_bytes: int
+) -> None:
+    client, server = pipes(issued(authority, tmp_path, 1), issued(authority, tmp_path, 2))
+    talk(client, server)
+    pieces: list[bytes | memoryview] = [
+        b"length",
+        os.urandom(200_000),
+        b"",
+        b"a",
+        memoryview(os.urandom(70_000))[5:],
+        b"z",
+    ]
+    sent = b"".join(client.send_pieces(pieces))
+    assert client.take_outgoing() == b""
+    found = b"".join(
+        server.receive(sent[at : at + network_bytes]) for at in range(0, len(sent), network_bytes)
+    )
+    assert found == b"".join(pieces)
+    assert client.send_pieces([]) == []
+
+
+def test_both_sides_learn_who_the_other_is(authority: DevelopmentAuthority, tmp_path: Path) -> None:
     client, server = pipes(issued(authority, tmp_path, 1), issued(authority, tmp_path, 2))
     talk(client, server)
     assert check_peer(server.certificate(), CLUSTER, None) == 1
@@ -81,7 +105,7 @@ def test_both_sides_learn_who_the_other_is(authority: Authority, tmp_path: Path)
 
 
 def test_a_peer_is_refused_for_another_node_or_cluster(
-    authority: Authority, tmp_path: Path
+    authority: DevelopmentAuthority, tmp_path: Path
 ) -> None:
     client, server = pipes(issued(authority, tmp_path, 1), issued(authority, tmp_path, 2))
     talk(client, server)
@@ -93,7 +117,7 @@ def test_a_peer_is_refused_for_another_node_or_cluster(
 
 
 def test_a_foreign_authority_is_refused_by_either_side(
-    authority: Authority, tmp_path: Path
+    authority: DevelopmentAuthority, tmp_path: Path
 ) -> None:
     foreign = create_authority(tmp_path / "foreign", CLUSTER, datetime.now(UTC))
     ours, theirs = issued(authority, tmp_path, 1), tmp_path / "theirs"
@@ -110,7 +134,7 @@ def test_a_foreign_authority_is_refused_by_either_side(
 
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_a_certificate_past_its_end_is_refused(
-    authority: Authority, tmp_path: Path, side: str
+    authority: DevelopmentAuthority, tmp_path: Path, side: str
 ) -> None:
     good = issued(authority, tmp_path, 1)
     expired = tmp_path / "expired"
@@ -119,7 +143,9 @@ def test_a_certificate_past_its_end_is_refused(
         talk(*(pipes(expired, good) if side == "client" else pipes(good, expired)))
 
 
-def test_a_client_without_a_certificate_is_refused(authority: Authority, tmp_path: Path) -> None:
+def test_a_client_without_a_certificate_is_refused(
+    authority: DevelopmentAuthority, tmp_path: Path
+) -> None:
     directory = issued(authority, tmp_path, 1)
     bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     bare.check_hostname = False
@@ -131,27 +157,29 @@ def test_a_client_without_a_certificate_is_refused(authority: Authority, tmp_pat
         identity_of(None)
 
 
-def test_what_is_no_tls_is_refused(authority: Authority, tmp_path: Path) -> None:
+def test_what_is_no_tls_is_refused(authority: DevelopmentAuthority, tmp_path: Path) -> None:
     server = TlsPipe(server_context(issued(authority, tmp_path, 1)), server_side=True)
     with pytest.raises(PeerRefused):
         server.receive(b"GET / HTTP/1.1\r\n\r\n")
 
 
-def test_the_authority_itself_is_no_node(authority: Authority) -> None:
+def test_the_authority_itself_is_no_node(authority: DevelopmentAuthority) -> None:
     from cryptography.hazmat.primitives.serialization import Encoding
 
     with pytest.raises(PeerWithoutIdentity):
         identity_of(authority.certificate.public_bytes(Encoding.DER))
 
 
-def test_private_keys_are_for_their_owner_only(authority: Authority, tmp_path: Path) -> None:
+def test_private_keys_are_for_their_owner_only(
+    authority: DevelopmentAuthority, tmp_path: Path
+) -> None:
     directory = issued(authority, tmp_path, 1)
     for path in (directory / "node.key", tmp_path / "ca" / "ca.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_an_authority_is_never_replaced_and_belongs_to_one_cluster(
-    authority: Authority, tmp_path: Path
+    authority: DevelopmentAuthority, tmp_path: Path
 ) -> None:
     with pytest.raises(CertificateUnusable):
         create_authority(tmp_path / "ca", CLUSTER, datetime.now(UTC))
@@ -160,7 +188,9 @@ def test_an_authority_is_never_replaced_and_belongs_to_one_cluster(
         load_authority(tmp_path / "ca", ClusterId("prod"))
 
 
-def test_certificates_are_renewed_before_they_end(authority: Authority, tmp_path: Path) -> None:
+def test_certificates_are_renewed_before_they_end(
+    authority: DevelopmentAuthority, tmp_path: Path
+) -> None:
     assert needs_certificate(tmp_path / "nothing", datetime.now(UTC))
     directory = issued(authority, tmp_path, 1)
     assert own_identity(directory) == PeerIdentity(CLUSTER, NodeId(1))

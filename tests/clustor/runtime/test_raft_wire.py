@@ -21,7 +21,7 @@ from clustor.log.types import (
     Term,
 )
 from clustor.raft import messages as raft
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.types import ReplicaId, VoteAnnotation
 from clustor.runtime.peers.raft_wire import from_packet, to_packet
 
@@ -50,12 +50,12 @@ def entry_lists(draw: st.DrawFn, first: int | None = None) -> list[Entry]:
 
 
 @st.composite
-def configurations(draw: st.DrawFn) -> Configuration:
+def configurations(draw: st.DrawFn) -> Membership:
     voters, outgoing, learners, observers = (draw(ids) for _ in range(4))
     learners -= voters | outgoing
     observers -= voters | outgoing | learners
     next_learners = draw(ids) & outgoing
-    return Configuration(voters, outgoing, learners, next_learners, observers, draw(st.booleans()))
+    return Membership(voters, outgoing, learners, next_learners, observers, draw(st.booleans()))
 
 
 BY_NAME: dict[str, st.SearchStrategy[Any]] = {
@@ -106,8 +106,8 @@ def test_every_message_comes_back_as_it_was_sent(
     assert from_packet(received) == message
 
 
-def route() -> w.Route:
-    return w.Route(
+def route() -> w.PacketRoute:
+    return w.PacketRoute(
         w.PartitionId(7), w.ReplicaId(1), w.ReplicaId(3), w.Term(4), w.DurabilityModeEpoch(5)
     )
 
@@ -141,7 +141,7 @@ def test_entries_that_mean_nothing_are_refused(
 
 def test_members_that_contradict_each_other_are_refused() -> None:
     both = [w.ReplicaId(1)]
-    members = w.Members(both, [], both, [], [], auto_leave=False)
+    members = w.MembersBody(both, [], both, [], [], auto_leave=False)
     offer = w.OfferSnapshot(
         w.Term(1),
         w.LogIndex(1),

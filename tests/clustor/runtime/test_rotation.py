@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clustor.runtime.errors import CertificateUnusable, NodeError
+from clustor.runtime.pki.certificate_files import load_certificate
 from clustor.runtime.pki.certificate_watch import FileWatch, NodeTrust
 from clustor.runtime.pki.identity import (
     CERTIFICATE_FILE,
@@ -18,7 +19,6 @@ from clustor.runtime.pki.identity import (
     NodeId,
     create_authority,
     issue_node,
-    load_certificate,
     utc_now,
 )
 from clustor.runtime.pki.revocation import (

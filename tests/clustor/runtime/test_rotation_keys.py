@@ -10,22 +10,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clustor.log import Entry, LogConfig, LogIndex, LogReader, PartitionId, Term
+from clustor.log.config import LogConfig
 from clustor.log.errors import KeyUnavailable
 from clustor.log.keys import KeyRing
-from clustor.log.types import DekEpoch, IoWriterMode
+from clustor.log.reader import LogReader
+from clustor.log.types import DekEpoch, Entry, IoWriterMode, LogIndex, PartitionId, Term
 from clustor.runtime.development import node_directory, prepare_cluster, prepare_node
 from clustor.runtime.disk import DirectoryStorage, open_mode
 from clustor.runtime.keys import rotation as rotation_keys
-from clustor.runtime.keys.rotation import (
-    HOLDS_FILE,
-    REGISTRY_FILE,
-    KeyKeeper,
-    epochs_in_use,
-    hold_keys,
-    release_keys,
-    rotate_everywhere,
-)
+from clustor.runtime.keys.epochs_in_use import epochs_in_use
+from clustor.runtime.keys.holds import HOLDS_FILE, hold_keys, release_keys
+from clustor.runtime.keys.rotation import REGISTRY_FILE, KeyKeeper, rotate_everywhere
 from clustor.runtime.keys.store import (
     KEYRING_FILE,
     KEYS_DIRECTORY,

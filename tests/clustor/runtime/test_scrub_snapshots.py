@@ -16,7 +16,7 @@ from clustor.runtime.group import HostedGroup
 from clustor.runtime.pki.identity import NodeId, cluster_id
 from clustor.runtime.repair.scrub import Scrubber
 from clustor.snapshot.layout import AUTHORIZATION_LOG
-from clustor.snapshot.scrub import Piece, SnapshotScrub
+from clustor.snapshot.scrub import SnapshotFile, SnapshotScrub
 from tests.clustor.runtime.hosting import Host, filled
 from tests.clustor.runtime.test_scrubbing import Stage, scrubbing, until
 
@@ -128,7 +128,7 @@ def test_a_round_reads_some_of_it_without_being_asked(group: HostedGroup) -> Non
 
 @pytest.mark.parametrize("count", [1, 26, 27, 28, 1_000])
 def test_every_piece_is_read_within_seven_days(count: int) -> None:
-    pieces = [Piece(FileName(f"chunk-{number}"), PartitionId(1)) for number in range(count)]
+    pieces = [SnapshotFile(FileName(f"chunk-{number}"), PartitionId(1)) for number in range(count)]
     scrub, now_ms = SnapshotScrub(), 0
     read_ms = dict.fromkeys((each.file for each in pieces), 0)
     scrub.take_all(now_ms, pieces)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clustor import wire as w
 from clustor.runtime.peers.send_queue import SendQueue, packet_bytes
 
-ROUTE = w.Route(
+ROUTE = w.PacketRoute(
     w.PartitionId(1), w.ReplicaId(1), w.ReplicaId(2), w.Term(1), w.DurabilityModeEpoch(0)
 )
 

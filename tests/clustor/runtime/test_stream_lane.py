@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from clustor.log.types import PartitionId
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput, ReplicaSettings, RequestId
 from clustor.replica.streams import ReplicaStreams
@@ -22,10 +22,10 @@ from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.disk import BlockingDisk, DirectoryStorage
 from clustor.runtime.disk.stream_lane import StreamGroup, StreamLane
 from clustor.runtime.group import HostedGroup
-from clustor.runtime.keys.rotation import epochs_in_use
+from clustor.runtime.keys.epochs_in_use import epochs_in_use
 from clustor.runtime.repair.scrub import Scrubber
 from clustor.runtime.stream_reads import ReaderBusy, StreamReads
-from clustor.sim.stream_machine import SimStreamMachine, StreamCommand, encode_stream_command
+from clustor.sim.stream_machine import SimStreamCommand, SimStreamMachine, encode_stream_command
 from clustor.streams import (
     PolicyRegistry,
     StoreId,
@@ -65,7 +65,7 @@ class Hosted:
         self.group.open(
             _settings(),
             ME,
-            Configuration(voters=frozenset({ME})),
+            Membership(voters=frozenset({ME})),
             os.urandom,
             self.now_ms,
             flow=FlowNumbers(),
@@ -111,7 +111,7 @@ class Hosted:
 
     async def ask(self, kind: str, partition: int, number: int = 1, payload: bytes = b"") -> None:
         self._requests += 1
-        command = StreamCommand(self._requests, kind, partition, number, payload)
+        command = SimStreamCommand(self._requests, kind, partition, number, payload)
         self.group.replica.propose(RequestId(self._requests), encode_stream_command(command))
         await self.settle()
 

@@ -10,20 +10,26 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clustor.raft.election import CampaignClause
 from clustor.raft.errors import MembershipRefused
-from clustor.raft.membership import Change, ChangeKind, Configuration
+from clustor.raft.membership import Change, ChangeKind, Membership
 from clustor.raft.reconfiguration import MembershipRequest, Preflight
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import Replica
 from clustor.runtime.containment import contained
 from clustor.runtime.telemetry.spans import Spans
-from clustor.telemetry import Family, IncidentClass, Question, rehearse_failover, rehearse_move
+from clustor.telemetry import (
+    IncidentClass,
+    MetricFamily,
+    WhyQuestion,
+    rehearse_failover,
+    rehearse_move,
+)
 from clustor.telemetry.tracing import Span
 from tests.clustor.replica.harness import PARTITION, Cluster, put
 from tests.clustor.runtime.telemetry_stage import NUMBERS, Stage
 from tests.clustor.runtime.waiting import until
 
 STALLED = CampaignClause.DEVICE_STALLED
-QUESTIONS = [str(question) for question in Question]
+QUESTIONS = [str(question) for question in WhyQuestion]
 
 
 class KeptSpans(list[Span]):
@@ -363,7 +369,7 @@ BARS: dict[str, tuple[Callable[[Replica], object], CampaignClause | None]] = {
     "installing": (lambda r: setattr(r.group.core, "installing", 9), CampaignClause.INSTALLING),
     "rejoining": (lambda r: r.group.core.set_hard(rejoin_epoch=1), CampaignClause.REJOINING),
     "no voter": (
-        lambda r: setattr(r.group.core, "config", Configuration(voters=frozenset({ReplicaId(9)}))),
+        lambda r: setattr(r.group.core, "config", Membership(voters=frozenset({ReplicaId(9)}))),
         CampaignClause.NOT_A_VOTER,
     ),
     "holding off": (lambda r: r.group.election.hold_off(), CampaignClause.HOLDING_OFF),
@@ -389,7 +395,7 @@ async def test_a_page_that_cannot_be_made_is_answered_and_ends_nothing(
 ) -> None:
     monkeypatch.setattr(contained, "raising", False)
 
-    def broken() -> Iterator[Family | None]:
+    def broken() -> Iterator[MetricFamily | None]:
         yield None
         raise ZeroDivisionError
 

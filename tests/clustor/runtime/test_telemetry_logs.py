@@ -11,8 +11,8 @@ import pytest
 
 from clustor.runtime.telemetry.journal import (
     FORMAT_VARIABLE,
+    JournalLevels,
     JsonFormatter,
-    LogLevels,
     UnknownLevel,
     log_format,
 )
@@ -67,7 +67,7 @@ def test_a_line_is_cut_and_says_so(lines: io.StringIO) -> None:
 
 
 def test_a_level_is_changed_at_run_time(lines: io.StringIO) -> None:
-    journal, levels = logging.getLogger(NAME), LogLevels()
+    journal, levels = logging.getLogger(NAME), JournalLevels()
     journal.debug("not yet")
     levels.set("debug", NAME)
     journal.debug("now")
@@ -79,10 +79,10 @@ def test_a_level_is_changed_at_run_time(lines: io.StringIO) -> None:
 
 @pytest.mark.parametrize(("level", "logger"), [("LOUD", ""), ("DEBUG", "asyncio"), ("", NAME)])
 def test_what_is_unknown_is_refused(level: str, logger: str) -> None:
-    before = LogLevels().get()
+    before = JournalLevels().get()
     with pytest.raises(UnknownLevel):
-        LogLevels().set(level, logger)
-    assert LogLevels().get() == before
+        JournalLevels().set(level, logger)
+    assert JournalLevels().get() == before
 
 
 def test_the_flag_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,11 @@ import pytest
 
 from clustor import wire as w
 from clustor.runtime.errors import PortTaken
-from clustor.runtime.peers.transport import Address, Reception, Transport
+from clustor.runtime.peers.reception import PeerReception
+from clustor.runtime.peers.transport import Address, Transport
 from clustor.runtime.pki.identity import (
-    Authority,
     ClusterId,
+    DevelopmentAuthority,
     NodeId,
     create_authority,
     issue_node,
@@ -67,7 +68,7 @@ class World:
         self.authority = create_authority(root / "ca", CLUSTER, utc_now())
         self.peers: list[Peer] = []
 
-    def certificate(self, node: int, authority: Authority | None = None) -> Path:
+    def certificate(self, node: int, authority: DevelopmentAuthority | None = None) -> Path:
         pki = self.root / f"pki-{node}-{len(self.peers)}"
         issue_node(authority or self.authority, NodeId(node), pki, utc_now())
         return pki
@@ -90,7 +91,7 @@ async def world(root: Path) -> AsyncIterator[World]:
 
 
 def packet(source: int, target: int, data: bytes = b"") -> w.Packet:
-    route = w.Route(
+    route = w.PacketRoute(
         w.PartitionId(1),
         w.ReplicaId(source),
         w.ReplicaId(target),
@@ -133,15 +134,15 @@ async def test_a_turn_is_one_write_however_many_groups_spoke(tmp_path: Path) -> 
         line = one.transport._lines[two.node]
         assert line._connection is not None
         writes: list[int] = []
-        write = line._connection.write
+        write = line._connection.write_pieces
 
-        def counted(data: bytes) -> None:
-            writes.append(len(data))
-            write(data)
+        def counted(pieces: list[w.Buffer]) -> None:
+            writes.append(len(pieces))
+            write(pieces)
 
-        line._connection.write = counted  # type: ignore[method-assign]  # counts, and passes on
+        line._connection.write_pieces = counted  # type: ignore[method-assign]  # and passes on
         groups = [replace(packet(1, 2).route, partition_id=w.PartitionId(n)) for n in range(100)]
-        one.send(two, *(w.Packet(route, w.TimeoutNow()) for route in groups))
+        one.send(two, *(w.Packet(route, w.TimeoutNowBody()) for route in groups))
         await until(lambda: len(two.received) == 100, "everything arrived")
         assert len(writes) == 1
 
@@ -238,7 +239,7 @@ def hello(handshake: w.Handshake | None = None) -> bytes:
 @pytest.mark.parametrize("step", [1, 7, 4096])
 def test_a_stream_is_understood_however_its_bytes_arrive(step: int) -> None:
     received: list[w.Packet] = []
-    reception = Reception(received.append)
+    reception = PeerReception(received.append)
     sent = [packet(1, 2, bytes(size)) for size in (3, 200, 70_000)]
     dialect = w.negotiate(w.local_handshake(), w.local_handshake()).dialect
     stream = hello() + b"".join(
@@ -252,18 +253,29 @@ def test_a_stream_is_understood_however_its_bytes_arrive(step: int) -> None:
     ]
 
 
+def test_a_frame_beyond_the_dialect_is_refused_after_what_came_before_it() -> None:
+    received: list[w.Packet] = []
+    reception = PeerReception(received.append)
+    dialect = w.negotiate(w.local_handshake(), w.local_handshake()).dialect
+    good = b"".join(w.encode_batches([packet(1, 2, b"good")], dialect))
+    stream = hello() + len(good).to_bytes(4, "little") + good
+    with pytest.raises(w.WireBodyTooLarge):
+        reception.receive(stream + (dialect.body_bytes_max + 1).to_bytes(4, "little"))
+    assert len(received) == 1
+
+
 def test_a_peer_of_another_major_version_is_refused() -> None:
     other = replace(w.local_handshake(), catalog_version=w.CatalogVersion(1, 1))
     with pytest.raises(w.WireCatalogMismatch):
-        Reception(lambda _: None).receive(hello(other))
+        PeerReception(lambda _: None).receive(hello(other))
 
 
 def test_nothing_is_read_before_the_handshake() -> None:
     body = w.encode_packet(packet(1, 2, b"early"))
     with pytest.raises(w.WireUnknownField):
-        Reception(lambda _: None).receive(len(body).to_bytes(4, "little") + body)
+        PeerReception(lambda _: None).receive(len(body).to_bytes(4, "little") + body)
 
 
 def test_a_first_frame_larger_than_a_handshake_is_refused_at_once() -> None:
     with pytest.raises(w.WireBodyTooLarge):
-        Reception(lambda _: None).receive((1 << 20).to_bytes(4, "little"))
+        PeerReception(lambda _: None).receive((1 << 20).to_bytes(4, "little"))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from clustor.log.steps import Create, FileName, Plan, Storage, Sync, Truncate, Write
+from clustor.log.steps import Create, FileName, Plan, Storage, Sync, Truncate, WriteFile
 from clustor.security import (
     ANCHOR_FILE,
     AuditEvent,
@@ -14,9 +14,9 @@ from clustor.security import (
     AuditReader,
     AuditTruncated,
     AuditUnreadable,
+    ChainFaultKind,
+    ChainVerdict,
     EventLine,
-    FaultKind,
-    Verdict,
     decode_line,
     file_name,
     plan_open,
@@ -37,7 +37,7 @@ def opened(disk: SimDisk, *, file_bytes_max: int = SMALL_FILE) -> AuditJournal:
     return journal
 
 
-def checked(storage: Storage) -> Verdict:
+def checked(storage: Storage) -> ChainVerdict:
     reader = AuditReader(storage)
     verdict = verify_lines(reader.lines(), TRUSTED, anchor=read_anchor(storage))
     assert not reader.changed_leftovers
@@ -155,8 +155,8 @@ def test_a_torn_write_stays_as_evidence_and_is_named() -> None:
     journal = opened(disk)
     disk.execute(journal.plan_append([event(1)], 9, seal=True))
     plan = journal.plan_append([event(2)], 9, seal=False)
-    write = next(step for step in plan if isinstance(step, Write))
-    disk.execute((Write(write.file, write.offset, write.data[:40]), Sync(write.file)))
+    write = next(step for step in plan if isinstance(step, WriteFile))
+    disk.execute((WriteFile(write.file, write.offset, write.data[:40]), Sync(write.file)))
     assert verify_lines(AuditReader(disk).lines(), TRUSTED).is_intact
     opened(disk)
     reader = AuditReader(disk)
@@ -184,7 +184,7 @@ def test_lines_that_only_memory_held_after_a_failed_sync_are_written_again() -> 
 
 
 def cut_to(disk: SimDisk, name: FileName, kept: bytes) -> None:
-    disk.execute((Truncate(name, 0), Write(name, 0, kept), Sync(name)))
+    disk.execute((Truncate(name, 0), WriteFile(name, 0, kept), Sync(name)))
 
 
 def test_a_log_that_was_cut_takes_no_more_lines() -> None:
@@ -233,7 +233,7 @@ def test_whole_files_that_are_gone_or_swapped_are_found() -> None:
         copy = disk.copy()
         cut_to(copy, file_name(number), b"")
         fault = checked(copy).fault
-        assert fault is not None and fault.kind is FaultKind.DROPPED
+        assert fault is not None and fault.kind is ChainFaultKind.DROPPED
     one, two = numbers[1], numbers[2]
     cut_to(disk, file_name(one), contents[two])
     cut_to(disk, file_name(two), contents[one])
@@ -261,4 +261,4 @@ def test_a_fault_is_located_in_its_file() -> None:
     fault = verify_lines(reader.lines(), TRUSTED).fault
     assert fault is not None
     place = reader.locate(fault.line)
-    assert (place.file, place.line, fault.kind) == (third, 2, FaultKind.ALTERED)
+    assert (place.file, place.line, fault.kind) == (third, 2, ChainFaultKind.ALTERED)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from clustor.log.steps import Delete, FileName, Plan
+from clustor.log.steps import DeleteFile, FileName, Plan
 from clustor.security import (
     ANCHOR_FILE,
     NOTHING,
@@ -162,13 +162,13 @@ def test_a_copy_begins_with_what_there_is_and_tells_of_what_was_removed_before_i
         grown(disk)
     follower = AuditFollower("log")
     first = file_numbers(disk)[0]
-    disk.execute((Delete(FileName(file_name(first))),))
+    disk.execute((DeleteFile(FileName(file_name(first))),))
     run = follower.take_run(disk)
     assert run is not None and run.first > 1 and follower.missed is None
     follower.advance(run)
     grown(disk)
     grown(disk)
-    disk.execute(tuple(Delete(FileName(file_name(n))) for n in file_numbers(disk)[:-1]))
+    disk.execute(tuple(DeleteFile(FileName(file_name(n))) for n in file_numbers(disk)[:-1]))
     behind = follower.take_run(disk)
     assert behind is not None
     assert follower.missed == (run.last + 1, behind.first - 1)
@@ -187,7 +187,7 @@ def test_nothing_is_trimmed_that_is_young_or_not_exported_or_needed_for_a_restar
         follower.advance(run)
         going = plan_trim(disk, before_ms=6, exported=follower.through)
         kept = disk.copy()
-        kept.execute(tuple(Delete(FileName(file_name(number))) for number in going))
+        kept.execute(tuple(DeleteFile(FileName(file_name(number))) for number in going))
         again = AuditFollower("log", follower.through, follower.digest)
         following = again.take_run(kept, run_bytes=1)
         assert following is None or following.first == follower.through + 1

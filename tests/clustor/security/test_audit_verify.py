@@ -17,11 +17,11 @@ from clustor.security import (
     NOTHING,
     AuditEvent,
     BatchVerdict,
+    ChainFaultKind,
+    ChainVerdict,
     EventLine,
-    FaultKind,
     SealLine,
     TrustedKey,
-    Verdict,
     decode_line,
     digest_of,
     encode_line,
@@ -46,11 +46,11 @@ LINES, ANCHOR = small_log()
 EVERY_LINE = range(len(LINES))
 
 
-def verdict_of(lines: list[bytes]) -> Verdict:
+def verdict_of(lines: list[bytes]) -> ChainVerdict:
     return verify_lines(lines, TRUSTED, anchor=ANCHOR)
 
 
-def found(verdict: Verdict) -> tuple[FaultKind, int]:
+def found(verdict: ChainVerdict) -> tuple[ChainFaultKind, int]:
     assert verdict.fault is not None
     return verdict.fault.kind, verdict.fault.line
 
@@ -75,7 +75,7 @@ def test_a_changed_member_is_found_at_its_line(at: int) -> None:
             continue
         lines = [*LINES[:at], rfc8785.dumps(changed), *LINES[at + 1 :]]
         kind, line = found(verdict_of(lines))
-        expected = FaultKind.WRONG_KEY if name == "key_id" else FaultKind.ALTERED
+        expected = ChainFaultKind.WRONG_KEY if name == "key_id" else ChainFaultKind.ALTERED
         assert (kind, line) == (expected, at + 1), name
 
 
@@ -93,7 +93,7 @@ def test_every_flipped_bit_is_found(at: int) -> None:
 @pytest.mark.parametrize("at", EVERY_LINE)
 def test_a_missing_line_is_found(at: int) -> None:
     kind, line = found(verdict_of([*LINES[:at], *LINES[at + 1 :]]))
-    expected = FaultKind.TRUNCATED if at == len(LINES) - 1 else FaultKind.DROPPED
+    expected = ChainFaultKind.TRUNCATED if at == len(LINES) - 1 else ChainFaultKind.DROPPED
     assert (kind, line) == (expected, at + 1)
 
 
@@ -103,19 +103,21 @@ def test_two_lines_in_each_others_place_are_found(at: int) -> None:
     kind, line = found(verdict_of(lines))
     # A seal that is moved takes the border of its batch along: what it left behind is missed.
     moved_seal = isinstance(decode_line(LINES[at + 1]), SealLine)
-    assert kind in ({FaultKind.REORDERED, FaultKind.DROPPED} if moved_seal else {kind.REORDERED})
+    assert kind in (
+        {ChainFaultKind.REORDERED, ChainFaultKind.DROPPED} if moved_seal else {kind.REORDERED}
+    )
     assert line == at + 1
 
 
 @pytest.mark.parametrize("at", EVERY_LINE)
 def test_a_line_that_stands_twice_is_found(at: int) -> None:
     kind, line = found(verdict_of([*LINES[: at + 1], LINES[at], *LINES[at + 1 :]]))
-    assert (kind, line) == (FaultKind.REORDERED, at + 2)
+    assert (kind, line) == (ChainFaultKind.REORDERED, at + 2)
 
 
 @pytest.mark.parametrize("kept", EVERY_LINE)
 def test_a_log_that_was_cut_anywhere_is_found_by_its_anchor(kept: int) -> None:
-    assert found(verdict_of(LINES[:kept])) == (FaultKind.TRUNCATED, kept + 1)
+    assert found(verdict_of(LINES[:kept])) == (ChainFaultKind.TRUNCATED, kept + 1)
 
 
 @pytest.mark.parametrize("at", EVERY_LINE)
@@ -158,14 +160,14 @@ def test_a_chain_that_was_computed_anew_fails_at_its_seal(at: int) -> None:
         if isinstance(line, SealLine):
             break
     kind, line_number = found(verdict_of(lines))
-    assert kind is FaultKind.ALTERED
+    assert kind is ChainFaultKind.ALTERED
     assert line_number == place + 1
 
 
 def test_a_log_of_another_key_is_refused() -> None:
     lines, _ = small_log(key=OTHER_KEY)
     kind, line = found(verify_lines(lines, TRUSTED))
-    assert (kind, line) == (FaultKind.WRONG_KEY, 6)
+    assert (kind, line) == (ChainFaultKind.WRONG_KEY, 6)
 
 
 @pytest.mark.parametrize("swapped", [0, 1, 2])
@@ -176,7 +178,7 @@ def test_a_seal_that_another_key_made_in_its_name_is_refused(swapped: int) -> No
     assert isinstance(seal, SealLine) and isinstance(forged, SealLine)
     lines = list(LINES)
     lines[at] = encode_line(msgspec.structs.replace(seal, signature=forged.signature))
-    assert found(verdict_of(lines)) == (FaultKind.ALTERED, at + 1)
+    assert found(verdict_of(lines)) == (ChainFaultKind.ALTERED, at + 1)
 
 
 def test_keys_overlap_and_end() -> None:
@@ -193,7 +195,7 @@ def test_keys_overlap_and_end() -> None:
         TrustedKey(KEY.public_key().public_bytes_raw(), retires_at_ms=100),
         TrustedKey(OTHER_KEY.public_key().public_bytes_raw()),
     )
-    assert found(verify_lines(lines, late)) == (FaultKind.WRONG_KEY, 3)
+    assert found(verify_lines(lines, late)) == (ChainFaultKind.WRONG_KEY, 3)
 
 
 def test_a_seal_that_names_another_seal_before_it_is_refused() -> None:
@@ -202,13 +204,13 @@ def test_a_seal_that_names_another_seal_before_it_is_refused() -> None:
     lines = [chain.begin_file(1, 0), chain.append(event(1)), chain.seal(10)]
     chain.sealed_digest = digest_of(b"another")
     lines += [chain.append(event(2)), chain.seal(20)]
-    assert found(verify_lines(lines, TRUSTED)) == (FaultKind.ALTERED, 4)
+    assert found(verify_lines(lines, TRUSTED)) == (ChainFaultKind.ALTERED, 4)
 
 
 def test_a_forged_anchor_is_refused() -> None:
     shorter = msgspec.structs.replace(ANCHOR, sequence=6, digest=digest_of(LINES[5]))
     verdict = verify_lines(LINES[:6], TRUSTED, anchor=shorter)
-    assert found(verdict) == (FaultKind.ALTERED, 0)
+    assert found(verdict) == (ChainFaultKind.ALTERED, 0)
 
 
 def test_the_open_tail_is_chained_and_reported_as_unsigned() -> None:
@@ -216,9 +218,9 @@ def test_the_open_tail_is_chained_and_reported_as_unsigned() -> None:
     verdict = verify_lines(lines, TRUSTED, anchor=anchor)
     assert verdict.is_intact and verdict.unsigned_lines == 3
     strict = verify_lines(lines, TRUSTED, anchor=anchor, require_signed=True)
-    assert found(strict) == (FaultKind.UNSIGNED, 17)
+    assert found(strict) == (ChainFaultKind.UNSIGNED, 17)
     lines[-2] = lines[-2].replace(b"acme", b"evil")
-    assert found(verify_lines(lines, TRUSTED, anchor=anchor)) == (FaultKind.ALTERED, 18)
+    assert found(verify_lines(lines, TRUSTED, anchor=anchor)) == (ChainFaultKind.ALTERED, 18)
 
 
 def test_a_log_and_its_anchor_put_back_together_are_seen_by_a_witness_alone() -> None:
@@ -229,19 +231,19 @@ def test_a_log_and_its_anchor_put_back_together_are_seen_by_a_witness_alone() ->
     witness = chain.sealed_digest
     assert verify_lines(older, TRUSTED, anchor=older_anchor).is_intact
     verdict = verify_lines(older, TRUSTED, anchor=older_anchor, expect_head=witness)
-    assert found(verdict) == (FaultKind.TRUNCATED, 4)
+    assert found(verdict) == (ChainFaultKind.TRUNCATED, 4)
     assert verify_lines(lines, TRUSTED, anchor=chain.anchor(), expect_head=witness).is_intact
     lines.append(chain.append(event(3)))
     assert verify_lines(lines, TRUSTED, expect_head=witness).is_intact  # it has grown since
 
 
 def test_a_log_without_its_oldest_files_needs_leave() -> None:
-    assert found(verify_lines(LINES[6:], TRUSTED)) == (FaultKind.DROPPED, 1)
+    assert found(verify_lines(LINES[6:], TRUSTED)) == (ChainFaultKind.DROPPED, 1)
     assert verify_lines(LINES[6:], TRUSTED, anchor=ANCHOR, from_start=False).is_intact
-    assert found(verify_lines(LINES[7:], TRUSTED, from_start=False)) == (FaultKind.DROPPED, 1)
+    assert found(verify_lines(LINES[7:], TRUSTED, from_start=False)) == (ChainFaultKind.DROPPED, 1)
 
 
-def apart(lines: list[bytes], rng: random.Random) -> Verdict:
+def apart(lines: list[bytes], rng: random.Random) -> ChainVerdict:
     """Verify the batches as other machines would: alone, in any order, all by value."""
     batches = list(split_batches(lines))
     rng.shuffle(batches)

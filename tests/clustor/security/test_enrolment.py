@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from clustor.security import (
+    EnrolmentRefusal,
     EnrolmentRefused,
     EnrolmentRequest,
     NodeRole,
-    RefusedBecause,
     RegistryUnreadable,
     SecurityMisuse,
     TokenBook,
@@ -72,14 +72,14 @@ def test_the_same_key_may_ask_again_while_the_token_lasts() -> None:
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"token_digest": digest_of_token("guess")}, RefusedBecause.UNKNOWN),
-        ({"node_id": 5}, RefusedBecause.OTHER_NODE),
-        ({"role": "observer"}, RefusedBecause.OTHER_ROLE),
-        ({"role": "root"}, RefusedBecause.OTHER_ROLE),
+        ({"token_digest": digest_of_token("guess")}, EnrolmentRefusal.UNKNOWN),
+        ({"node_id": 5}, EnrolmentRefusal.OTHER_NODE),
+        ({"role": "observer"}, EnrolmentRefusal.OTHER_ROLE),
+        ({"role": "root"}, EnrolmentRefusal.OTHER_ROLE),
     ],
 )
 def test_a_wrong_request_is_refused_and_burns_nothing(
-    changes: dict[str, object], code: RefusedBecause
+    changes: dict[str, object], code: EnrolmentRefusal
 ) -> None:
     held = book()
     assert refusal(held, request(**changes), 2_000) == code

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from clustor.security import Feed, Freshness, RevocationFreshness, SecurityMisuse
+from clustor.security import Feed, FeedFreshness, RevocationFreshness, SecurityMisuse
 from clustor.security.revocation import (
     FAIL_CLOSED_MS,
     MAX_STALENESS_MS,
@@ -25,7 +25,7 @@ def fresh(now_ms: int = 0) -> RevocationFreshness:
 
 def test_before_the_first_data_nobody_is_trusted() -> None:
     machine = RevocationFreshness(0)
-    assert machine.status(0).freshness is Freshness.QUARANTINED
+    assert machine.status(0).freshness is FeedFreshness.QUARANTINED
     assert not machine.permits(LONG, 0)
     assert machine.quarantines == 0
     machine.on_feed(Feed.OCSP, 0, 10)
@@ -36,7 +36,7 @@ def test_data_older_than_300_seconds_quarantines() -> None:
     machine = fresh()
     assert machine.permits(LONG, MAX_STALENESS_MS)
     status = machine.status(MAX_STALENESS_MS + 1)
-    assert status.freshness is Freshness.QUARANTINED
+    assert status.freshness is FeedFreshness.QUARANTINED
     assert status.reason == "revocation data is too old"
     assert machine.quarantines == 1
 
@@ -55,7 +55,7 @@ def test_feeds_that_are_silent_for_600_seconds_quarantine() -> None:
     machine = RevocationFreshness(0)
     machine.on_feed(Feed.CRL, 0, 0)
     machine._produced_ms = 10 * FAIL_CLOSED_MS
-    assert machine.status(FAIL_CLOSED_MS).freshness is Freshness.FRESH
+    assert machine.status(FAIL_CLOSED_MS).freshness is FeedFreshness.FRESH
     assert machine.status(FAIL_CLOSED_MS + 1).reason == "no revocation feed answers"
 
 
@@ -70,7 +70,7 @@ def test_fresh_data_ends_the_quarantine() -> None:
     machine = fresh()
     assert not machine.permits(LONG, 400_000)
     machine.on_feed(Feed.CRL, 0, 400_001)
-    assert machine.status(400_001).freshness is Freshness.FRESH
+    assert machine.status(400_001).freshness is FeedFreshness.FRESH
 
 
 def test_a_waiver_helps_once_and_for_300_seconds_at_most() -> None:
@@ -81,8 +81,8 @@ def test_a_waiver_helps_once_and_for_300_seconds_at_most() -> None:
     with pytest.raises(SecurityMisuse):
         machine.on_waiver("w-1", 0, 400_000)
     machine.on_waiver("w-1", WAIVER_MS_MAX, 400_000)
-    assert machine.status(699_999).freshness is Freshness.WAIVED
-    assert machine.status(700_000).freshness is Freshness.QUARANTINED
+    assert machine.status(699_999).freshness is FeedFreshness.WAIVED
+    assert machine.status(700_000).freshness is FeedFreshness.QUARANTINED
     with pytest.raises(SecurityMisuse):
         machine.on_waiver("w-1", 1_000, 700_001)
     machine.on_waiver("w-2", 1_000, 700_001)
@@ -128,7 +128,7 @@ def test_the_answer_changes_by_itself_only_at_the_deadline(seed: int) -> None:
         before = machine.status(now).freshness
         deadline = machine.next_deadline(now)
         if deadline is None:
-            assert before is Freshness.QUARANTINED
+            assert before is FeedFreshness.QUARANTINED
             continue
         assert deadline > now
         if rng.random() < 0.5:

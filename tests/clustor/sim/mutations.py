@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from clustor.kv.events import EventHistory
-from clustor.kv.types import Record, Revision
+from clustor.kv.types import KvRecord, Revision
 from clustor.log.ledger_writer import LedgerWriter
-from clustor.log.steps import Plan, Sync, Write
+from clustor.log.steps import Plan, Sync, WriteFile
 from clustor.log.types import LogIndex
 from clustor.raft.core import Core
 from clustor.raft.durability import Durability
 from clustor.raft.group import Group
 from clustor.raft.hard_state import HardState
-from clustor.raft.hold import Hold
-from clustor.raft.membership import Configuration
+from clustor.raft.hold import HardStateHold
+from clustor.raft.membership import Membership
 from clustor.raft.messages import Outbound
 from clustor.raft.output import Acked, LogAppend, Output, PersistHardState
 from clustor.raft.quorum import UNBOUNDED
@@ -33,7 +33,7 @@ from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.installing import Installing
 from clustor.replica.proposals import Proposals
 from clustor.replica.replica import Replica
-from clustor.replica.snapshots import Snapshots
+from clustor.replica.snapshots import ReplicaSnapshots
 from clustor.replica.types import DiskToken, NotLeader
 from clustor.replica.writing import Writing
 from tests.clustor.sim import stories
@@ -69,11 +69,11 @@ def _vote_not_persisted(patch: Patch) -> None:
 def _messages_do_not_wait(patch: Patch) -> None:
     """Votes leave before the hard state that they rest on is durable."""
 
-    def take(self: Hold) -> list[Outbound]:
+    def take(self: HardStateHold) -> list[Outbound]:
         messages, self._core.outbox = self._core.outbox, []
         return messages
 
-    patch.setattr(Hold, "take_messages", take)
+    patch.setattr(HardStateHold, "take_messages", take)
 
 
 def _old_term_commits(patch: Patch) -> None:
@@ -97,21 +97,21 @@ def _old_term_commits(patch: Patch) -> None:
 def _majority_is_half(patch: Patch) -> None:
     """The quorum's index is one place too high in the sorted list."""
 
-    def reached(self: Configuration, of: Callable[[Any], int]) -> int:
+    def reached(self: Membership, of: Callable[[Any], int]) -> int:
         ascending = sorted(of(voter) for voter in self.voters)
         return ascending[len(ascending) // 2 + 1] if len(ascending) > 2 else ascending[-1]
 
-    patch.setattr(Configuration, "reached", reached)
+    patch.setattr(Membership, "reached", reached)
 
 
 def _joint_forgets_the_old(patch: Patch) -> None:
     """In a joint configuration only the new members are counted."""
 
-    def reached(self: Configuration, of: Callable[[Any], int]) -> int:
+    def reached(self: Membership, of: Callable[[Any], int]) -> int:
         ascending = sorted(of(voter) for voter in self.voters)
         return ascending[(len(ascending) - 1) // 2] if ascending else UNBOUNDED
 
-    patch.setattr(Configuration, "reached", reached)
+    patch.setattr(Membership, "reached", reached)
 
 
 def _leader_alone_is_enough(patch: Patch) -> None:
@@ -215,21 +215,21 @@ def _install_without_authorisation(patch: Patch) -> None:
 
 def _compaction_runs_ahead(patch: Patch) -> None:
     """The log is compacted through what was applied, not through what a snapshot covers."""
-    original = Snapshots.advance
+    original = ReplicaSnapshots.advance
 
-    def advance(self: Snapshots, machine: Any, applied_index: LogIndex) -> None:
+    def advance(self: ReplicaSnapshots, machine: Any, applied_index: LogIndex) -> None:
         original(self, machine, applied_index)
         applied = min(applied_index, self._log.durable_index)
         self._shelf.disk.submit(self._log.plan_compact(LogIndex(applied + 1)), lambda: None)
 
-    patch.setattr(Snapshots, "advance", advance)
+    patch.setattr(ReplicaSnapshots, "advance", advance)
 
 
 def _deltas_leave_out_deletions(patch: Patch) -> None:
     """What was deleted since the snapshot before comes back with a chain that is restored."""
     original = EventHistory.after
 
-    def after(self: EventHistory, revision: Revision) -> list[Record] | None:
+    def after(self: EventHistory, revision: Revision) -> list[KvRecord] | None:
         events = original(self, revision)
         return None if events is None else [each for each in events if not each.is_delete]
 
@@ -269,7 +269,7 @@ def _reservations_are_not_durable(patch: Patch) -> None:
     original = LedgerWriter.plan_records
 
     def plan(self: LedgerWriter, bodies: Any) -> Plan:
-        return tuple(step for step in original(self, bodies) if isinstance(step, Write))
+        return tuple(step for step in original(self, bodies) if isinstance(step, WriteFile))
 
     patch.setattr(LedgerWriter, "plan_records", plan)
 
@@ -288,7 +288,7 @@ def _rejoin_under_the_old_id(patch: Patch) -> None:
 
 def _a_hard_state_is_no_news(patch: Patch) -> None:
     """What waited for a hard state stays behind until something else has to be said."""
-    patch.setattr(Hold, "has_output", property(lambda _: False))
+    patch.setattr(HardStateHold, "has_output", property(lambda _: False))
 
 
 def _a_write_is_no_news(patch: Patch) -> None:

@@ -8,16 +8,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from clustor.sim.history import History, Operation, Process
+from clustor.sim.history import CallHistory, HistoryOperation, Process
 from clustor.sim.models import (
     Append,
     CasRegisterCall,
     CompareAndSet,
-    Get,
     KvCall,
-    Put,
+    ModelGet,
+    ModelPut,
+    ModelWrite,
     Read,
-    Write,
 )
 
 _REGISTER_LINE = re.compile(r"INFO\s+jepsen\.util - (\d+)\s+:(\w+)\s+:(\w+)\s+(.+)")
@@ -41,8 +41,8 @@ def verdicts(folder: Path) -> Iterator[tuple[str, bool]]:
             yield row["history"], row["linearizable"] == "true"
 
 
-def parse_register_history(text: str) -> tuple[Operation[CasRegisterCall], ...]:
-    history = History[CasRegisterCall]()
+def parse_register_history(text: str) -> tuple[HistoryOperation[CasRegisterCall], ...]:
+    history = CallHistory[CasRegisterCall]()
     for line in text.splitlines():
         matched = _REGISTER_LINE.fullmatch(line.strip())
         if matched is None:
@@ -53,13 +53,13 @@ def parse_register_history(text: str) -> tuple[Operation[CasRegisterCall], ...]:
 
 
 def _register_event(
-    history: History[CasRegisterCall], process: Process, kind: str, function: str, argument: str
+    history: CallHistory[CasRegisterCall], process: Process, kind: str, function: str, argument: str
 ) -> None:
     match kind, function:
         case "invoke", "read":
             history.invoke(process, Read())
         case "invoke", "write":
-            history.invoke(process, Write(int(argument)))
+            history.invoke(process, ModelWrite(int(argument)))
         case "invoke", "cas":
             expected, value = argument.strip("[]").split()
             history.invoke(process, CompareAndSet(int(expected), int(value)))
@@ -77,8 +77,8 @@ def _register_event(
             raise ValueError(f"unknown event: {kind} {function}")
 
 
-def parse_kv_history(text: str) -> tuple[Operation[KvCall], ...]:
-    history = History[KvCall]()
+def parse_kv_history(text: str) -> tuple[HistoryOperation[KvCall], ...]:
+    history = CallHistory[KvCall]()
     for line in text.splitlines():
         matched = _KV_LINE.fullmatch(line.strip())
         if matched is None:
@@ -88,9 +88,9 @@ def parse_kv_history(text: str) -> tuple[Operation[KvCall], ...]:
         text_value = value[1:-1].encode() if value.startswith('"') else b""
         match kind, function:
             case "invoke", "get":
-                history.invoke(process, Get(key))
+                history.invoke(process, ModelGet(key))
             case "invoke", "put":
-                history.invoke(process, Put(key, text_value))
+                history.invoke(process, ModelPut(key, text_value))
             case "invoke", "append":
                 history.invoke(process, Append(key, text_value))
             case "ok", "get":

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from clustor import kv
-from clustor.sim.history import History, Operation, Process
+from clustor.sim.history import CallHistory, HistoryOperation, Process
 from clustor.sim.linearizability import Ok, Violation, check
-from clustor.sim.models import Cas, Delete, Get, KeyValue, KvCall, Put
+from clustor.sim.models import Cas, KeyValue, KvCall, ModelDelete, ModelGet, ModelPut
 
 
 class _Clients:
@@ -21,12 +21,12 @@ class _Clients:
         # A replica that is restored now and then: reads from it are the planted mistake.
         self._behind = kv.KvMachine(kv.StoreId(b"s"))
         self._stale_reads = stale_reads
-        self._history = History[KvCall]()
+        self._history = CallHistory[KvCall]()
         self._calls: dict[Process, KvCall] = {}
         self._results: dict[Process, object] = {}
         self._lost: list[KvCall] = []
 
-    def run(self, steps: int) -> tuple[Operation[KvCall], ...]:
+    def run(self, steps: int) -> tuple[HistoryOperation[KvCall], ...]:
         for _ in range(steps):
             self._step(Process(self._random.randrange(5)))
         return self._history.operations()
@@ -61,11 +61,11 @@ class _Clients:
         value = self._random.choice([b"1", b"2", b"3"])
         expected = self._random.choice([None, b"1", b"2", b"3"])
         calls: list[KvCall] = [
-            Get(key),
-            Get(key),
-            Put(key, value),
+            ModelGet(key),
+            ModelGet(key),
+            ModelPut(key, value),
             Cas(key, expected, value),
-            Delete(key),
+            ModelDelete(key),
         ]
         return self._random.choice(calls)
 
@@ -74,14 +74,14 @@ class _Clients:
         key = kv.Key(str(call.key).encode())
         command: kv.Command
         match call:
-            case Get():
+            case ModelGet():
                 command = kv.Get(key)
                 machine = self._behind if self._stale_reads else machine
-            case Put(value=value):
+            case ModelPut(value=value):
                 command = kv.Put(key, value)
             case Cas(expected=expected, value=value):
                 command = kv.CasValue(key, expected, value)
-            case Delete():
+            case ModelDelete():
                 command = kv.Delete(key)
             case _:
                 raise AssertionError(call)
@@ -89,7 +89,7 @@ class _Clients:
         match kv.decode_reply(machine.apply(machine.applied_index + 1, encoded)):
             case kv.Found(record=record):
                 return None if record is None else record.value
-            case kv.Written():
+            case kv.KvWritten():
                 return True if isinstance(call, Cas) else None
             case kv.Conflict():
                 return False
@@ -113,4 +113,4 @@ def test_reads_from_a_replica_that_lags_are_found_out(seed: int) -> None:
     history = _Clients(seed, stale_reads=True).run(steps=600)
     verdict = check(history, KeyValue(), budget=500_000)
     assert isinstance(verdict, Violation), verdict
-    assert isinstance(verdict.culprit.call, Get | Cas | Delete)
+    assert isinstance(verdict.culprit.call, ModelGet | Cas | ModelDelete)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustor.sim.history import History, HistoryMisuse, Operation, Process
+from clustor.sim.history import CallHistory, HistoryMisuse, HistoryOperation, Process
 from clustor.sim.linearizability import Ok, Undecided, Violation, check
 from clustor.sim.models import (
     Append,
@@ -19,23 +19,23 @@ from clustor.sim.models import (
     CasRegister,
     CasRegisterCall,
     CompareAndSet,
-    Delete,
-    Get,
     KeyValue,
     KvCall,
-    Put,
+    ModelDelete,
+    ModelGet,
+    ModelPut,
+    ModelWrite,
     Read,
     Register,
     RegisterCall,
-    Write,
 )
 
 # One event of a story: (process, call) opens; (process, "ok", result) or (process, "lost") ends.
 Event: TypeAlias = tuple[int, KvCall | str] | tuple[int, str, Hashable]
 
 
-def story(*events: Event) -> tuple[Operation[KvCall], ...]:
-    history = History[KvCall]()
+def story(*events: Event) -> tuple[HistoryOperation[KvCall], ...]:
+    history = CallHistory[KvCall]()
     for event in events:
         process = Process(event[0])
         if event[1] == "ok":
@@ -48,62 +48,66 @@ def story(*events: Event) -> tuple[Operation[KvCall], ...]:
     return history.operations()
 
 
-GOOD: dict[str, tuple[Operation[KvCall], ...]] = {
+GOOD: dict[str, tuple[HistoryOperation[KvCall], ...]] = {
     "nothing happened": story(),
     "a read beside a write may see either": story(
-        (1, Put("x", b"a")), (2, Get("x")), (2, "ok", None), (2, Get("x")), (2, "ok", b"a"),
+        (1, ModelPut("x", b"a")), (2, ModelGet("x")), (2, "ok", None), (2, ModelGet("x")),
+        (2, "ok", b"a"),
         (1, "ok", None),
     ),
     "a lost write took effect after a read that missed it": story(
-        (1, Put("x", b"a")), (1, "lost"), (2, Get("x")), (2, "ok", None),
-        (2, Get("x")), (2, "ok", b"a"),
+        (1, ModelPut("x", b"a")), (1, "lost"), (2, ModelGet("x")), (2, "ok", None),
+        (2, ModelGet("x")), (2, "ok", b"a"),
     ),
     "a lost write never took effect": story(
-        (1, Put("x", b"a")), (1, "lost"), (2, Get("x")), (2, "ok", None),
-        (2, Put("x", b"b")), (2, "ok", None), (2, Get("x")), (2, "ok", b"b"),
+        (1, ModelPut("x", b"a")), (1, "lost"), (2, ModelGet("x")), (2, "ok", None),
+        (2, ModelPut("x", b"b")), (2, "ok", None), (2, ModelGet("x")), (2, "ok", b"b"),
     ),
     "a call still open at the end took effect": story(
-        (1, Append("x", b"a")), (2, Get("x")), (2, "ok", b"a"),
+        (1, Append("x", b"a")), (2, ModelGet("x")), (2, "ok", b"a"),
     ),
     "two equal lost appends both took effect, late": story(
         (1, Append("x", b"a")), (1, "lost"), (3, Append("x", b"a")), (3, "lost"),
-        (2, Get("x")), (2, "ok", b"a"), (2, Get("x")), (2, "ok", b"aa"),
+        (2, ModelGet("x")), (2, "ok", b"a"), (2, ModelGet("x")), (2, "ok", b"aa"),
     ),
     "racing compare-and-sets: one wins": story(
         (1, Cas("x", None, b"a")), (2, Cas("x", None, b"b")), (2, "ok", True), (1, "ok", False),
     ),
     "a delete between two reads": story(
-        (1, Put("x", b"a")), (1, "ok", None), (1, Delete("x")), (2, Get("x")), (2, "ok", b"a"),
-        (1, "ok", True), (2, Get("x")), (2, "ok", None), (1, Delete("x")), (1, "ok", False),
+        (1, ModelPut("x", b"a")), (1, "ok", None), (1, ModelDelete("x")), (2, ModelGet("x")),
+        (2, "ok", b"a"),
+        (1, "ok", True), (2, ModelGet("x")), (2, "ok", None), (1, ModelDelete("x")),
+        (1, "ok", False),
     ),
     "a write of the value that is there is needed again later": story(
-        (1, Put("x", b"a")), (2, Put("x", b"a")), (2, "ok", None), (2, Put("x", b"b")),
-        (2, "ok", None), (2, Get("x")), (1, "ok", None), (2, "ok", b"a"),
+        (1, ModelPut("x", b"a")), (2, ModelPut("x", b"a")), (2, "ok", None),
+        (2, ModelPut("x", b"b")),
+        (2, "ok", None), (2, ModelGet("x")), (1, "ok", None), (2, "ok", b"a"),
     ),
     "keys are judged apart": story(
-        (1, Put("x", b"a")), (2, Put("y", b"b")), (3, Get("y")), (3, "ok", b"b"),
-        (3, Get("x")), (3, "ok", None), (1, "ok", None), (2, "ok", None),
+        (1, ModelPut("x", b"a")), (2, ModelPut("y", b"b")), (3, ModelGet("y")), (3, "ok", b"b"),
+        (3, ModelGet("x")), (3, "ok", None), (1, "ok", None), (2, "ok", None),
     ),
 }  # fmt: skip
 
 # The story, and the number (by call) of the operation that cannot be explained.
-BAD: dict[str, tuple[tuple[Operation[KvCall], ...], int]] = {
+BAD: dict[str, tuple[tuple[HistoryOperation[KvCall], ...], int]] = {
     "stale read": (
         story(
-            (1, Put("x", b"a")), (1, "ok", None), (1, Put("x", b"b")), (1, "ok", None),
-            (2, Get("x")), (2, "ok", b"a"),
+            (1, ModelPut("x", b"a")), (1, "ok", None), (1, ModelPut("x", b"b")), (1, "ok", None),
+            (2, ModelGet("x")), (2, "ok", b"a"),
         ),
         2,
     ),
     "lost update": (
         story(
             (1, Append("x", b"a")), (2, Append("x", b"b")), (1, "ok", None), (2, "ok", None),
-            (3, Get("x")), (3, "ok", b"a"),
+            (3, ModelGet("x")), (3, "ok", b"a"),
         ),
         2,
     ),
     "read from the future": (
-        story((2, Get("x")), (2, "ok", b"a"), (1, Put("x", b"a")), (1, "ok", None)),
+        story((2, ModelGet("x")), (2, "ok", b"a"), (1, ModelPut("x", b"a")), (1, "ok", None)),
         0,
     ),
     "split brain: two sides each answer from their own copy": (
@@ -115,27 +119,27 @@ BAD: dict[str, tuple[tuple[Operation[KvCall], ...], int]] = {
     ),
     "readers disagree on the order of two writes": (
         story(
-            (1, Put("x", b"a")), (2, Put("x", b"b")), (3, Get("x")), (3, "ok", b"a"),
-            (4, Get("x")), (4, "ok", b"b"), (3, Get("x")), (3, "ok", b"a"),
+            (1, ModelPut("x", b"a")), (2, ModelPut("x", b"b")), (3, ModelGet("x")), (3, "ok", b"a"),
+            (4, ModelGet("x")), (4, "ok", b"b"), (3, ModelGet("x")), (3, "ok", b"a"),
             (1, "ok", None), (2, "ok", None),
         ),
         4,
     ),
     "a lost write took effect and was then unseen": (
         story(
-            (1, Put("x", b"a")), (1, "lost"), (2, Get("x")), (2, "ok", b"a"),
-            (2, Get("x")), (2, "ok", None),
+            (1, ModelPut("x", b"a")), (1, "lost"), (2, ModelGet("x")), (2, "ok", b"a"),
+            (2, ModelGet("x")), (2, "ok", None),
         ),
         2,
     ),
     "one lost append took effect twice": (
-        story((1, Append("x", b"a")), (1, "lost"), (2, Get("x")), (2, "ok", b"aa")),
+        story((1, Append("x", b"a")), (1, "lost"), (2, ModelGet("x")), (2, "ok", b"aa")),
         1,
     ),
     "a deleted key came back": (
         story(
-            (1, Put("x", b"a")), (1, "ok", None), (1, Delete("x")), (1, "ok", True),
-            (2, Get("x")), (2, "ok", b"a"),
+            (1, ModelPut("x", b"a")), (1, "ok", None), (1, ModelDelete("x")), (1, "ok", True),
+            (2, ModelGet("x")), (2, "ok", b"a"),
         ),
         2,
     ),
@@ -143,12 +147,14 @@ BAD: dict[str, tuple[tuple[Operation[KvCall], ...], int]] = {
 
 
 @pytest.mark.parametrize("history", GOOD.values(), ids=GOOD.keys())
-def test_an_honest_history_is_ok(history: tuple[Operation[KvCall], ...]) -> None:
+def test_an_honest_history_is_ok(history: tuple[HistoryOperation[KvCall], ...]) -> None:
     assert isinstance(check(history, KeyValue(), budget=1_000), Ok)
 
 
 @pytest.mark.parametrize(("history", "culprit"), BAD.values(), ids=BAD.keys())
-def test_a_known_anomaly_is_named(history: tuple[Operation[KvCall], ...], culprit: int) -> None:
+def test_a_known_anomaly_is_named(
+    history: tuple[HistoryOperation[KvCall], ...], culprit: int
+) -> None:
     verdict = check(history, KeyValue(), budget=1_000)
     assert isinstance(verdict, Violation)
     assert verdict.culprit == history[culprit]
@@ -159,20 +165,22 @@ def test_a_known_anomaly_is_named(history: tuple[Operation[KvCall], ...], culpri
 def test_a_violation_names_its_key_and_leaves_the_others_out() -> None:
     verdict = check(
         story(
-            (1, Put("good", b"a")), (1, "ok", None), (1, Put("bad", b"a")), (1, "ok", None),
-            (2, Get("good")), (2, "ok", b"a"), (2, Get("bad")), (2, "ok", b"b"),
-            (2, Get("bad")), (2, "ok", b"a"),
+            (1, ModelPut("good", b"a")), (1, "ok", None), (1, ModelPut("bad", b"a")),
+            (1, "ok", None),
+            (2, ModelGet("good")), (2, "ok", b"a"), (2, ModelGet("bad")), (2, "ok", b"b"),
+            (2, ModelGet("bad")), (2, "ok", b"a"),
         ),
         KeyValue(),
         budget=1_000,
     )  # fmt: skip
     assert isinstance(verdict, Violation)
-    assert [each.call for each in verdict.prefix] == [Put("bad", b"a"), Get("bad")]
-    assert [each.call for each in verdict.longest_order] == [Put("bad", b"a")]
+    assert [each.call for each in verdict.prefix] == [ModelPut("bad", b"a"), ModelGet("bad")]
+    assert [each.call for each in verdict.longest_order] == [ModelPut("bad", b"a")]
     assert verdict.shortened
     assert verdict.explanation.splitlines() == [
-        "key 'bad': no order of 2 operations explains [process 2: Get(key='bad') → b'b', 7–8]",
-        "what came before it can be explained: [process 1: Put(key='bad', value=b'a') → None, 3–4]",
+        "key 'bad': no order of 2 operations explains [process 2: ModelGet(key='bad') → b'b', 7–8]",
+        "what came before it can be explained: "
+        "[process 1: ModelPut(key='bad', value=b'a') → None, 3–4]",
         "which leaves the state b'a'",
         "open, or without a place: nothing",
     ]
@@ -201,7 +209,7 @@ def _racing_appends(key: str, count: int) -> list[Event]:
     """Many appends at once and an answer that none of their orders gives."""
     events: list[Event] = [(n, Append(key, bytes([97 + n]))) for n in range(count)]
     events += [(n, "ok", None) for n in range(count)]
-    return [*events, (0, Get(key)), (0, "ok", b"impossible")]
+    return [*events, (0, ModelGet(key)), (0, "ok", b"impossible")]
 
 
 @pytest.mark.parametrize("budget", [0, 1, 100, 5_000])
@@ -216,8 +224,8 @@ def test_a_hard_key_does_not_hide_the_violation_of_another() -> None:
     hard = _racing_appends("hard", 5)
     filler: list[Event] = []
     for _ in range(8):
-        filler += [(1, Get("bad")), (1, "ok", None)]
-    stale: list[Event] = [(1, Get("bad")), (1, "ok", b"never written")]
+        filler += [(1, ModelGet("bad")), (1, "ok", None)]
+    stale: list[Event] = [(1, ModelGet("bad")), (1, "ok", b"never written")]
     history = story(*hard, *filler, *stale)
     assert len(hard) < len(filler + stale), "the hard key is looked at first"
     verdict = check(history, KeyValue(), budget=200)
@@ -226,9 +234,9 @@ def test_a_hard_key_does_not_hide_the_violation_of_another() -> None:
 
 
 def test_a_plain_register_reads_what_was_written() -> None:
-    history = History[RegisterCall]()
+    history = CallHistory[RegisterCall]()
     one = Process(1)
-    history.invoke(one, Write(7))
+    history.invoke(one, ModelWrite(7))
     history.ok(one)
     history.invoke(one, Read())
     history.ok(one, 7)
@@ -239,7 +247,7 @@ def test_a_plain_register_reads_what_was_written() -> None:
 
 
 def test_a_process_has_at_most_one_call_open() -> None:
-    history = History[RegisterCall]()
+    history = CallHistory[RegisterCall]()
     history.invoke(Process(1), Read())
     with pytest.raises(HistoryMisuse):
         history.invoke(Process(1), Read())
@@ -248,8 +256,8 @@ def test_a_process_has_at_most_one_call_open() -> None:
 
 
 def test_what_certainly_did_not_happen_is_left_out() -> None:
-    history = History[RegisterCall]()
-    history.invoke(Process(1), Write(1))
+    history = CallHistory[RegisterCall]()
+    history.invoke(Process(1), ModelWrite(1))
     history.did_not_happen(Process(1))
     assert history.operations() == ()
 
@@ -257,7 +265,7 @@ def test_what_certainly_did_not_happen_is_left_out() -> None:
 # --- the brute-force twin -----------------------------------------------------------------
 
 
-def _brute_force(operations: Sequence[Operation[CasRegisterCall]]) -> bool:
+def _brute_force(operations: Sequence[HistoryOperation[CasRegisterCall]]) -> bool:
     """Try every order of every choice of unanswered operations."""
     answered = [each for each in operations if each.returned is not None]
     unanswered = [each for each in operations if each.returned is None]
@@ -269,7 +277,7 @@ def _brute_force(operations: Sequence[Operation[CasRegisterCall]]) -> bool:
     )
 
 
-def _explains(order: Sequence[Operation[CasRegisterCall]]) -> bool:
+def _explains(order: Sequence[HistoryOperation[CasRegisterCall]]) -> bool:
     state: Hashable = None
     latest_call = 0
     for operation in order:
@@ -285,7 +293,7 @@ def _explains(order: Sequence[Operation[CasRegisterCall]]) -> bool:
 _values = st.integers(0, 2)
 _calls = st.one_of(
     st.just(Read()),
-    st.builds(Write, _values),
+    st.builds(ModelWrite, _values),
     st.builds(CompareAndSet, st.none() | _values, _values),
 )
 
@@ -294,15 +302,15 @@ def _results(call: CasRegisterCall) -> st.SearchStrategy[Hashable]:
     match call:
         case Read():
             return st.none() | _values
-        case Write():
+        case ModelWrite():
             return st.none()
         case CompareAndSet():
             return st.booleans()
 
 
 @st.composite
-def _histories(draw: st.DrawFn) -> tuple[Operation[CasRegisterCall], ...]:
-    history = History[CasRegisterCall]()
+def _histories(draw: st.DrawFn) -> tuple[HistoryOperation[CasRegisterCall], ...]:
+    history = CallHistory[CasRegisterCall]()
     open_calls: dict[Process, CasRegisterCall] = {}
     for _ in range(draw(st.integers(0, 6))):
         for process in [each for each in open_calls if draw(st.booleans())]:
@@ -318,7 +326,7 @@ def _histories(draw: st.DrawFn) -> tuple[Operation[CasRegisterCall], ...]:
 
 
 def _finish(
-    draw: st.DrawFn, history: History[CasRegisterCall], process: Process, call: CasRegisterCall
+    draw: st.DrawFn, history: CallHistory[CasRegisterCall], process: Process, call: CasRegisterCall
 ) -> None:
     if draw(st.integers(0, 3)) == 0:
         history.unknown(process)
@@ -328,7 +336,7 @@ def _finish(
 
 def _without_last_return(
     verdict: Violation,
-) -> Iterator[Operation[CasRegisterCall]]:
+) -> Iterator[HistoryOperation[CasRegisterCall]]:
     for each in verdict.prefix:
         if each.invoked == verdict.culprit.invoked:
             yield replace(each, returned=None, result=None)
@@ -339,7 +347,7 @@ def _without_last_return(
 @settings(max_examples=600, deadline=None)
 @given(_histories())
 def test_the_checker_agrees_with_brute_force(
-    operations: tuple[Operation[CasRegisterCall], ...],
+    operations: tuple[HistoryOperation[CasRegisterCall], ...],
 ) -> None:
     verdict = check(operations, CasRegister(), budget=100_000)
     assert isinstance(verdict, Ok | Violation)
@@ -349,7 +357,7 @@ def test_the_checker_agrees_with_brute_force(
 @settings(max_examples=300, deadline=None)
 @given(_histories())
 def test_a_violation_shows_the_shortest_prefix(
-    operations: tuple[Operation[CasRegisterCall], ...],
+    operations: tuple[HistoryOperation[CasRegisterCall], ...],
 ) -> None:
     verdict = check(operations, CasRegister(), budget=100_000)
     if isinstance(verdict, Violation):

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from clustor.sim.network import Arrival, Link, Network, NodeId
+from clustor.sim.network import Arrival, Network, NodeId, SimLink
 from clustor.sim.timeline import Microseconds, Timeline
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 NODES = (ONE, TWO, THREE)
-STEADY = Link(latency_min=Microseconds(100), latency_max=Microseconds(100))
-WILD = Link(
+STEADY = SimLink(latency_min=Microseconds(100), latency_max=Microseconds(100))
+WILD = SimLink(
     tail_ppm=50_000,
     tail_max=Microseconds(50_000),
     loss_ppm=100_000,
@@ -22,7 +22,7 @@ WILD = Link(
 
 
 class World:
-    def __init__(self, link: Link, seed: int = 0) -> None:
+    def __init__(self, link: SimLink, seed: int = 0) -> None:
         # Wider than the network needs, as in a whole simulation.
         self.timeline = Timeline[Arrival | str]()
         self.network = Network(random.Random(seed), self.timeline, link=link)
@@ -88,7 +88,7 @@ def test_a_calm_link_keeps_time_and_order() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_without_reordering_nobody_is_overtaken(seed: int) -> None:
-    world = World(Link(tail_ppm=300_000, tail_max=Microseconds(9_000)), seed)
+    world = World(SimLink(tail_ppm=300_000, tail_max=Microseconds(9_000)), seed)
     world.send(ONE, TWO, *_numbered(200))
     delivered = world.deliver_all()
     assert [payload for _, payload in delivered] == _numbered(200)
@@ -97,7 +97,7 @@ def test_without_reordering_nobody_is_overtaken(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_reordering_loses_nothing(seed: int) -> None:
-    world = World(Link(reorder_ppm=500_000), seed)
+    world = World(SimLink(reorder_ppm=500_000), seed)
     world.send(ONE, TWO, *_numbered(200))
     payloads = [payload for _, payload in world.deliver_all()]
     assert payloads != _numbered(200)
@@ -107,15 +107,15 @@ def test_reordering_loses_nothing(seed: int) -> None:
 @pytest.mark.parametrize(
     ("link", "least", "most"),
     [
-        (Link(loss_ppm=1_000_000), 0, 0),
-        (Link(loss_ppm=500_000), 400, 600),
-        (Link(), 1_000, 1_000),
-        (Link(duplicate_ppm=500_000), 1_400, 1_600),
-        (Link(duplicate_ppm=1_000_000), 2_000, 2_000),
+        (SimLink(loss_ppm=1_000_000), 0, 0),
+        (SimLink(loss_ppm=500_000), 400, 600),
+        (SimLink(), 1_000, 1_000),
+        (SimLink(duplicate_ppm=500_000), 1_400, 1_600),
+        (SimLink(duplicate_ppm=1_000_000), 2_000, 2_000),
     ],
 )
 def test_losses_and_duplicates_come_as_often_as_they_should(
-    link: Link, least: int, most: int
+    link: SimLink, least: int, most: int
 ) -> None:
     world = World(link, seed=3)
     world.send(ONE, TWO, *_numbered(1_000))
@@ -157,7 +157,7 @@ def test_a_partition_stands_between_its_sides_only() -> None:
 def test_a_link_of_its_own_touches_no_other() -> None:
     world = World(STEADY)
     slow = Microseconds(5_000)
-    world.network.set_link(ONE, TWO, Link(latency_min=slow, latency_max=slow))
+    world.network.set_link(ONE, TWO, SimLink(latency_min=slow, latency_max=slow))
     world.send(ONE, TWO, b"slow")
     world.send(ONE, THREE, b"fast")
     assert world.deliver_all() == [(100, b"fast"), (5_000, b"slow")]

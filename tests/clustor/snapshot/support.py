@@ -14,28 +14,21 @@ from clustor.log.keys import KeyRing
 from clustor.log.steps import FileName, Plan, Storage
 from clustor.log.types import DekEpoch, LogIndex, PartitionId, Term
 from clustor.sim.disk import SimDisk
-from clustor.snapshot import (
+from clustor.snapshot.catalog import (
     Catalog,
     CatalogChange,
-    Emission,
-    IvSalt,
-    Manifest,
-    ManifestId,
-    SnapshotImport,
-    SnapshotKind,
-    SnapshotRequest,
-    StoreChunk,
-    new_manifest_id,
     open_catalog,
     plan_acknowledge,
     plan_authorize,
-    plan_finish_import,
-    plan_snapshot,
     read_content,
     relist,
     settle_catalog,
 )
+from clustor.snapshot.emission import Emission, SnapshotRequest, plan_snapshot
+from clustor.snapshot.importer import SnapshotImport, StoreChunk, plan_finish_import
 from clustor.snapshot.layout import chunk_file
+from clustor.snapshot.manifest import Manifest
+from clustor.snapshot.types import IvSalt, ManifestId, SnapshotKind, new_manifest_id
 
 PARTITION = PartitionId(7)
 SIGNER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

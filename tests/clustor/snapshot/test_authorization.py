@@ -8,20 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustor.log.steps import Create, FileName, MakeDirectory, Write
+from clustor.log.steps import Create, FileName, MakeDirectory, WriteFile
 from clustor.log.types import LogIndex, PartitionId, Term
 from clustor.sim.disk import SimDisk
-from clustor.snapshot import (
-    AuthSeq,
-    CompactionAuthAck,
-    CorruptAuthorizationLog,
-    SnapshotAuthorizationRecord,
-    SnapshotKind,
-    SnapshotMisuse,
-)
 from clustor.snapshot.authorization import (
     RECORD_BYTES,
     AuthorizationEntry,
+    CompactionAuthAck,
+    SnapshotAuthorizationRecord,
     decode_entry,
     encode_entry,
     plan_append_entry,
@@ -30,7 +24,9 @@ from clustor.snapshot.authorization import (
     read_authorization_log,
     root_hash,
 )
+from clustor.snapshot.errors import CorruptAuthorizationLog, SnapshotMisuse
 from clustor.snapshot.layout import AUTHORIZATION_LOG
+from clustor.snapshot.types import AuthSeq, SnapshotKind
 from tests.clustor.snapshot.support import PARTITION, manifest_id, patient
 
 
@@ -62,7 +58,11 @@ STORY: tuple[AuthorizationEntry, ...] = (
 
 def disk_with(data: bytes) -> SimDisk:
     disk = SimDisk()
-    plan = (MakeDirectory("snapshot"), Create(AUTHORIZATION_LOG), Write(AUTHORIZATION_LOG, 0, data))
+    plan = (
+        MakeDirectory("snapshot"),
+        Create(AUTHORIZATION_LOG),
+        WriteFile(AUTHORIZATION_LOG, 0, data),
+    )
     disk.execute(plan)
     return disk
 

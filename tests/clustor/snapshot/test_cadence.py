@@ -11,23 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustor.log.types import DekEpoch, LogIndex
-from clustor.snapshot import (
+from clustor.snapshot.cadence import (
     CadenceInputs,
     CadenceNote,
     CadenceProfile,
     CadenceState,
     DeltaChainState,
     DueReason,
-    InvalidationReason,
-    Manifest,
     SnapshotDue,
-    SnapshotKind,
-    SnapshotMisuse,
     invalidation,
-    new_manifest_id,
     observe,
     on_emitted,
 )
+from clustor.snapshot.errors import SnapshotMisuse
+from clustor.snapshot.manifest import Manifest
+from clustor.snapshot.types import InvalidationReason, SnapshotKind, new_manifest_id
 from tests.clustor.snapshot.support import Replica, patient, request
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA

@@ -11,26 +11,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustor.log.steps import Delete, FileName, Write
+from clustor.log.steps import DeleteFile, FileName, WriteFile
 from clustor.log.types import LogIndex, PartitionId, Term
-from clustor.snapshot import (
-    CorruptSnapshot,
-    InvalidationReason,
-    SnapshotDeltaRetired,
-    SnapshotError,
-    SnapshotFileMissing,
-    SnapshotInvalidated,
-    SnapshotKind,
-    SnapshotMisuse,
-    SnapshotSuperseded,
+from clustor.snapshot.catalog import (
     open_catalog,
     plan_acknowledge,
     plan_authorize,
-    plan_snapshot,
     read_content,
     relist,
 )
+from clustor.snapshot.emission import plan_snapshot
+from clustor.snapshot.errors import (
+    CorruptSnapshot,
+    SnapshotDeltaRetired,
+    SnapshotFailure,
+    SnapshotFileMissing,
+    SnapshotInvalidated,
+    SnapshotMisuse,
+    SnapshotSuperseded,
+)
 from clustor.snapshot.layout import AUTHORIZATION_LOG, chunk_file
+from clustor.snapshot.types import InvalidationReason, SnapshotKind
 from tests.clustor.snapshot.support import (
     KEYS,
     PARTITION,
@@ -64,7 +65,7 @@ def test_an_empty_state_is_one_empty_chunk_that_is_bound_to_its_partition() -> N
     manifest = replica.emit(request(1, 100), {})
     assert [chunk.len for chunk in manifest.chunks] == [0]
     assert replica.reopened().state() == {}
-    with pytest.raises(SnapshotError):
+    with pytest.raises(SnapshotFailure):
         list(read_content(replica.disk, manifest, KEYS, PartitionId(8)))
 
 
@@ -95,7 +96,7 @@ def test_however_the_content_is_cut_it_comes_back(pieces: list[bytes], chunk_byt
     wanted = request(1, 100, chunk_bytes=chunk_bytes)
     emission = plan_snapshot(replica.catalog, wanted, iter(pieces), keys=KEYS, signer=SIGNER)
     for plan in emission:
-        written = [step.data for step in plan if isinstance(step, Write)]
+        written = [step.data for step in plan if isinstance(step, WriteFile)]
         assert sum(map(len, written)) <= chunk_bytes + 16  # one chunk is all that is held
         replica.disk.execute(plan)
     replica.disk.execute(emission.plan_manifest(replica.catalog))
@@ -252,7 +253,7 @@ def test_authorisation_waits_for_files_that_read_back() -> None:
         disk.flip_bit(file, disk.size(file) - 1, 0)
         with pytest.raises(CorruptSnapshot):
             relist(disk, manifest, 0)
-        disk.execute((Delete(file),))
+        disk.execute((DeleteFile(file),))
         with pytest.raises(SnapshotFileMissing):
             relist(disk, manifest, 0)
     assert open_catalog(replica.disk, PARTITION).newest is None
@@ -301,7 +302,7 @@ def test_every_missing_file_is_seen() -> None:
     for file in all_files(replica):
         if file != AUTHORIZATION_LOG:
             disk = replica.disk.copy()
-            disk.execute((Delete(file),))
+            disk.execute((DeleteFile(file),))
             with pytest.raises(SnapshotFileMissing):
                 open_catalog(disk, PARTITION)
 

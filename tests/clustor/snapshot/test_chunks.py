@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustor.log.types import DekEpoch, LogIndex, PartitionId
-from clustor.snapshot import Chunk, ChunkId, IvSalt, SnapshotChunkAuthFailure, hex_digest
 from clustor.snapshot.chunks import BLOCK_BYTES, TAG_BYTES, ChunkCipher, chunk_iv, sealed_bytes
+from clustor.snapshot.errors import SnapshotChunkAuthFailure
+from clustor.snapshot.manifest import SnapshotChunk
+from clustor.snapshot.types import ChunkId, IvSalt, hex_digest
 from tests.clustor.snapshot.support import patient
 
 SALT = IvSalt(bytes(range(16)))
@@ -30,8 +32,8 @@ def cipher(
     )
 
 
-def chunk_of(plain: bytes, sealed: bytes | bytearray, offset: int = 0) -> Chunk:
-    return Chunk(NAME, hex_digest(hashlib.sha256(sealed).digest()), len(plain), offset)
+def chunk_of(plain: bytes, sealed: bytes | bytearray, offset: int = 0) -> SnapshotChunk:
+    return SnapshotChunk(NAME, hex_digest(hashlib.sha256(sealed).digest()), len(plain), offset)
 
 
 def independent_iv(epoch: int, salt: bytes, offset: int, counter: int) -> bytes:

@@ -9,17 +9,11 @@ import pytest
 
 from clustor.log.steps import FileName, Plan
 from clustor.sim.disk import CrashChoice, SimDisk
-from clustor.snapshot import (
-    ImportPolicy,
-    SnapshotKind,
-    begin_import,
-    decode_manifest,
-    encode_manifest,
-    plan_collect_garbage,
-    plan_forget,
-    resume_import,
-)
+from clustor.snapshot.garbage import plan_collect_garbage, plan_forget
+from clustor.snapshot.importer import ImportPolicy, begin_import, resume_import
 from clustor.snapshot.layout import AUTHORIZATION_LOG
+from clustor.snapshot.manifest import decode_manifest, encode_manifest
+from clustor.snapshot.types import SnapshotKind
 from tests.clustor.snapshot.support import TRUSTED, Replica, State, request
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA

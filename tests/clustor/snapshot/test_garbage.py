@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from clustor.log.steps import Create, Delete, FileName
-from clustor.snapshot import (
-    CorruptSnapshot,
-    SnapshotKind,
-    SnapshotMisuse,
-    open_catalog,
-    plan_acknowledge,
-    plan_authorize,
-    plan_collect_garbage,
-    plan_forget,
-    relist,
-)
+from clustor.log.steps import Create, DeleteFile, FileName
+from clustor.snapshot.catalog import open_catalog, plan_acknowledge, plan_authorize, relist
+from clustor.snapshot.errors import CorruptSnapshot, SnapshotMisuse
+from clustor.snapshot.garbage import plan_collect_garbage, plan_forget
+from clustor.snapshot.types import SnapshotKind
 from tests.clustor.snapshot.support import (
     PARTITION,
     Replica,
@@ -103,7 +96,7 @@ def test_a_plan_is_bounded_and_the_rest_follows() -> None:
     while plan := plan_collect_garbage(
         replica.disk, replica.catalog, fulls_retained=1, files_max=1
     ):
-        assert sum(isinstance(step, Delete) for step in plan) == 1
+        assert sum(isinstance(step, DeleteFile) for step in plan) == 1
         replica.disk.execute(plan)
         Replica(replica.disk.copy())  # each step leaves a catalog that opens
         rounds += 1

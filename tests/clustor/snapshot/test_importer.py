@@ -11,39 +11,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustor.log.types import LogIndex
-from clustor.snapshot import (
-    AwaitApply,
-    DedupShard,
-    ImportPhase,
-    ImportPolicy,
-    InvalidationReason,
-    Manifest,
+from clustor.snapshot.errors import (
     ManifestHashMismatch,
     ManifestRejected,
     ManifestSignatureInvalid,
-    QuarantineVerdict,
-    Reconciled,
-    RetryChunk,
     SnapshotDeltaRetired,
     SnapshotDeterminismViolation,
-    SnapshotImport,
     SnapshotInvalidated,
-    SnapshotKind,
     SnapshotMisuse,
     SnapshotSuperseded,
     SnapshotVersionUnsupported,
+)
+from clustor.snapshot.garbage import plan_collect_garbage
+from clustor.snapshot.importer import (
+    AwaitApply,
+    ImportPhase,
+    ImportPolicy,
+    QuarantineVerdict,
+    Reconciled,
+    RetryChunk,
+    SnapshotImport,
     SourceLost,
     StoreChunk,
     begin_chain_import,
     begin_import,
-    encode_manifest,
-    hex_digest,
-    plan_collect_garbage,
     resume_import,
     retry_delay_ms,
 )
 from clustor.snapshot.layout import INCOMING_MANIFEST, chunk_file
-from clustor.snapshot.manifest import seal_manifest
+from clustor.snapshot.manifest import DedupShard, Manifest, encode_manifest, seal_manifest
+from clustor.snapshot.types import InvalidationReason, SnapshotKind, hex_digest
 from tests.clustor.snapshot.support import (
     KEYS,
     SIGNER,

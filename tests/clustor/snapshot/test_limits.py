@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustor.snapshot import (
+from clustor.snapshot.bandwidth import (
     PEER_BYTES_PER_SECOND,
     Budget,
     grant,

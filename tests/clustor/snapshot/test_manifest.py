@@ -12,22 +12,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustor.snapshot import (
+from clustor.snapshot.errors import (
     MalformedManifest,
-    Manifest,
     ManifestHashMismatch,
     ManifestRejected,
     ManifestSignatureInvalid,
     ManifestTooLarge,
-    SnapshotKind,
+)
+from clustor.snapshot.manifest import (
+    Manifest,
     content_hash,
     decode_manifest,
-    emit_ts_ms,
     encode_manifest,
-    new_manifest_id,
+    seal_manifest,
     verify_manifest,
 )
-from clustor.snapshot.manifest import seal_manifest
+from clustor.snapshot.types import SnapshotKind, emit_ts_ms, new_manifest_id
 from tests.clustor.snapshot.support import SIGNER, TRUSTED, Replica, patient, request
 
 PUBLISHED: dict[str, Any] = {

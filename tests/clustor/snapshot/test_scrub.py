@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from clustor.log.steps import FileName
-from clustor.snapshot import SnapshotKind
 from clustor.snapshot.layout import AUTHORIZATION_LOG, chunk_file, manifest_file
 from clustor.snapshot.scrub import pieces_of, read_piece
+from clustor.snapshot.types import SnapshotKind
 from tests.clustor.snapshot.support import Replica, request
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA

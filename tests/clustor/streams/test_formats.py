@@ -19,7 +19,7 @@ from clustor.streams import (
     Automatic,
     Custom,
     Disabled,
-    Fixed,
+    FixedMaster,
     FixedSet,
     Majority,
     MasterPolicy,
@@ -82,7 +82,7 @@ CHANGE = PartitionChange(
     digest_from=2,
     segments=(SegmentMeta(1 << 32, 1, 9, 500, 77, 3),),
     removed=(7,),
-    definition=Definition.of(Threshold(2), Fixed(ReplicaId(5)), ReplicaId(5)),
+    definition=Definition.of(Threshold(2), FixedMaster(ReplicaId(5)), ReplicaId(5)),
 )
 
 
@@ -195,9 +195,9 @@ def test_a_later_releases_files_are_not_taken_for_damaged_ones() -> None:
     "quorum",
     [Majority(), Threshold(4), FixedSet(frozenset({ReplicaId(2**64 - 1)})), Custom("both ends")],
 )
-@pytest.mark.parametrize("master", [Automatic(), Fixed(ReplicaId(1)), Disabled()])
+@pytest.mark.parametrize("master", [Automatic(), FixedMaster(ReplicaId(1)), Disabled()])
 def test_policies_survive_the_metadata(quorum: QuorumPolicy, master: MasterPolicy) -> None:
-    chosen = ReplicaId(1) if isinstance(master, Fixed) else None
+    chosen = ReplicaId(1) if isinstance(master, FixedMaster) else None
     definition = Definition.of(quorum, master, chosen)
     change = PartitionChange(1, definition=definition)
     found = read_metadata(encode_batch(0, 0, [change])).partitions[1].definition

@@ -10,7 +10,7 @@ from clustor.raft.types import ReplicaId
 from clustor.streams import (
     Automatic,
     Disabled,
-    Fixed,
+    FixedMaster,
     StreamPartitionId,
     choose_master,
 )
@@ -53,6 +53,6 @@ def test_partitions_spread_over_the_members() -> None:
 def test_a_fixed_master_stays_and_a_disabled_one_is_nobody() -> None:
     for members in ([], [ReplicaId(1)], [ReplicaId(7)]):
         partition = StreamPartitionId(5)
-        assert choose_master(Fixed(ReplicaId(7)), partition, members) == 7
+        assert choose_master(FixedMaster(ReplicaId(7)), partition, members) == 7
         assert choose_master(Disabled(), partition, members) is None
     assert choose_master(Automatic(), StreamPartitionId(5), []) is None

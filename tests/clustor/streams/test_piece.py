@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustor.streams.piece import BLOCK_BYTES_MIN, Piece
+from clustor.streams.piece import BLOCK_BYTES_MIN, BatchPiece
 from clustor.streams.runs import ROW, ROW_BYTES
 
 Batch = tuple[int, int, int, bytes]
@@ -15,8 +15,8 @@ sizes = st.one_of(st.integers(0, 60), st.sampled_from([BLOCK_BYTES_MIN - 1, BLOC
 drawn = st.lists(st.tuples(counts, sizes, st.integers(-5, 2000)), min_size=1, max_size=90)
 
 
-def built(rows: list[tuple[int, int, int]]) -> tuple[Piece, list[Batch]]:
-    piece, batches, first = Piece(), [], 7
+def built(rows: list[tuple[int, int, int]]) -> tuple[BatchPiece, list[Batch]]:
+    piece, batches, first = BatchPiece(), [], 7
     for nth, (count, size, timestamp) in enumerate(rows):
         payload = bytes([nth % 256]) * size
         piece.add_row(ROW.pack(first, count, size, timestamp), payload)
@@ -25,7 +25,7 @@ def built(rows: list[tuple[int, int, int]]) -> tuple[Piece, list[Batch]]:
     return piece, batches
 
 
-def listed(piece: Piece) -> list[Batch]:
+def listed(piece: BatchPiece) -> list[Batch]:
     """Read a piece's plaintext as a reader of runs would."""
     plaintext, found = piece.plaintext(), []
     position = piece.table_bytes
@@ -43,7 +43,7 @@ def size_of(batches: list[Batch]) -> int:
 @given(drawn)
 def test_a_piece_holds_the_batches_that_were_added(rows: list[tuple[int, int, int]]) -> None:
     piece, batches = built(rows)
-    assert piece and not Piece()
+    assert piece and not BatchPiece()
     assert listed(piece) == batches
     assert piece.batch_count == len(batches)
     assert piece.first_index == batches[0][0]

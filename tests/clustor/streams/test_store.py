@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.log.steps import Delete, Sync, SyncFiles
+from clustor.log.steps import DeleteFile, Sync, SyncFiles
 from clustor.runtime.disk import BlockingDisk, DirectoryStorage
 from clustor.sim.disk import SimDisk
 from clustor.streams import (
@@ -112,7 +112,7 @@ def test_a_trim_takes_whole_files_and_a_pinned_view_stays_readable() -> None:
     world.store.pins.unpin(pin)
     assert world.store.is_dirty, "a deletion waits for those before it, not for who came later"
     plan = world.store.plan_checkpoint()
-    assert any(isinstance(step, Delete) for step in plan.steps)
+    assert any(isinstance(step, DeleteFile) for step in plan.steps)
     world.carry_out(plan)
     world.store.pins.unpin(later)
     assert len(world.disk.names("streams/parts")) < files

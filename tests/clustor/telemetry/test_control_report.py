@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from clustor.control.bundles import ActivationBarrier, BarrierState, WarmupReadiness
-from clustor.control.cache import ControlCache, Cursor, Moment
+from clustor.control.cache import CacheCursor, ClockReading, ControlCache
 from clustor.control.features import Feature, FeatureGate, GateState
 from clustor.control.objects import ControlObject, canonical
 from clustor.control.placement import Members, Placement
-from clustor.kv import Record, Revision, StoreId
+from clustor.kv import KvRecord, Revision, StoreId
 from clustor.raft.profiles import ControlPlaneNumbers
 from clustor.telemetry.control_report import NO_CONTROL_PLANE, control_members
 
-NOW = Moment(1_000, 2_000_000)
+NOW = ClockReading(1_000, 2_000_000)
 BARRIER = ActivationBarrier(
     barrier_id="b-2",
     bundle_id="bundle-7",
@@ -54,10 +54,10 @@ def report_of(partition: int, ratio: int, checkpoint: int) -> WarmupReadiness:
 def cache_of(*objects: ControlObject) -> ControlCache:
     cache = ControlCache(ControlPlaneNumbers())
     records = [
-        Record(each.key(), canonical(each), Revision(n), Revision(n), 1, 0)
+        KvRecord(each.key(), canonical(each), Revision(n), Revision(n), 1, 0)
         for n, each in enumerate(sorted(objects, key=lambda each: each.key()), 1)
     ]
-    cache.listed(Cursor(StoreId(b"s" * 16), Revision(99)), records, asked=NOW, confirmed=True)
+    cache.listed(CacheCursor(StoreId(b"s" * 16), Revision(99)), records, asked=NOW, confirmed=True)
     return cache
 
 

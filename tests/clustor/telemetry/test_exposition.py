@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clustor.telemetry import (
     DETAIL_BYTES_MAX,
-    Family,
     GroupReading,
-    Kind,
+    MetricFamily,
+    MetricKind,
     NodeMeters,
     Totals,
     by_label,
@@ -30,7 +30,7 @@ from clustor.telemetry.meters import Histogram
 GROUPS = 10_000
 
 
-def read(families: list[Family]) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+def read(families: list[MetricFamily]) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     """Parse what was encoded; give the values by name and labels."""
     return _values(encode_families(families).decode())
 
@@ -50,7 +50,9 @@ def test_names_labels_and_values_survive_the_parser() -> None:
         [
             counter("clustor.wal.syncs_total", 7, 'help with \\ and\na "line"'),
             gauge("clustor.flow.credit_share_min", 0.25, "a share"),
-            by_label(Kind.GAUGE, "clustor.raft.role", "role", {ugly: 2, "Leader": 1}, "roles"),
+            by_label(
+                MetricKind.GAUGE, "clustor.raft.role", "role", {ugly: 2, "Leader": 1}, "roles"
+            ),
         ]
     )
     assert found["clustor_wal_syncs_total"] == {(): 7.0}
@@ -73,7 +75,10 @@ def test_a_histogram_is_cumulative_and_ends_in_inf() -> None:
 
 
 def test_a_family_without_series_is_left_out() -> None:
-    assert encode_families([by_label(Kind.GAUGE, "clustor.raft.role", "role", {}, "roles")]) == b""
+    assert (
+        encode_families([by_label(MetricKind.GAUGE, "clustor.raft.role", "role", {}, "roles")])
+        == b""
+    )
 
 
 def drawn(rng: random.Random, partition: int) -> GroupReading:
@@ -167,6 +172,6 @@ def test_every_counter_is_named_as_one() -> None:
     totals = Totals()
     totals.add(GroupReading(1, gate_blocked={"Lease": 1}))
     every = [*meter_families(NodeMeters()), *totals.families(), *detail_families([])]
-    named = [family.name for family in every if family.kind is Kind.COUNTER]
+    named = [family.name for family in every if family.kind is MetricKind.COUNTER]
     assert named
     assert all(name.endswith("_total") for name in named), named

@@ -11,16 +11,17 @@ import pytest
 from clustor import wire as w
 from clustor.flow import CreditHint, IngestStatus, ThrottleReason
 from clustor.raft.election import CampaignClause
+from clustor.replica.readmission import RepairPhase
 from clustor.replica.snapshots import EmissionClause
 from clustor.telemetry import (
     CreditFacts,
     DiskFacts,
+    ExplanationPlace,
     LeadingFacts,
-    Place,
     QuarantineFacts,
-    Question,
     SnapshotFacts,
     Why,
+    WhyQuestion,
     encode_why,
     explain_credit_hint,
     explain_credit_zero,
@@ -31,7 +32,7 @@ from clustor.telemetry import (
     question_of,
 )
 
-PLACE = Place(1_700_000_000_000, 7, 3, 2, "1-4-99-1")
+PLACE = ExplanationPlace(1_700_000_000_000, 7, 3, 2, "1-4-99-1")
 
 LEADS = LeadingFacts(
     term=4,
@@ -243,6 +244,11 @@ QUARANTINES: dict[str, tuple[QuarantineFacts, str, str | None]] = {
         *("Quarantined", "Administrative"),
     ),
     "mends itself": (replace(FINE, damaged=(4, 9)), "Repairing", None),
+    "fenced": (replace(FINE, repair=("Fenced", "an error of our own")), "Fenced", "ApplyFault"),
+    **{
+        f"repair, {phase}": (replace(FINE, repair=(phase, "entry 4")), phase, "Integrity")
+        for phase in ("NeedsRepair", *RepairPhase)
+    },
 }
 
 
@@ -259,12 +265,12 @@ MIRRORED = {
     w.WhyCreditHint: explain_credit_hint(BLOCKED),
     w.WhySnapshotBlocked: explain_snapshot_blocked(SNAPSHOTS["installing"][0]),
     w.WhyDiskBlocked: explain_disk_blocked(DISKS["stalled"][0]),
-    w.WhyQuarantined: explain_quarantined(QUARANTINES["failed"][0]),
+    w.WhyQuarantinedEnvelope: explain_quarantined(QUARANTINES["failed"][0]),
 }
 
 
 @pytest.mark.parametrize(("kind", "why"), MIRRORED.items(), ids=[k.__name__ for k in MIRRORED])
-def test_the_wire_reads_what_is_written(kind: type[w.Explanation], why: Why) -> None:
+def test_the_wire_reads_what_is_written(kind: type[w.ExplanationEnvelope], why: Why) -> None:
     """The JSON is the wire's mirror with members beside it; the same bytes come out again."""
     message = w.decode_json(kind, encode_why(PLACE, why))
     assert message.decision_trace_id == PLACE.decision_trace_id
@@ -284,8 +290,8 @@ def test_lists_are_pages_of_32_and_the_whole_is_below_32_kib() -> None:
     assert len(encoded) <= w.EXPLAIN_BODY_BYTES_MAX
 
 
-@pytest.mark.parametrize("question", list(Question))
-def test_a_question_may_be_spelled_either_way(question: Question) -> None:
+@pytest.mark.parametrize("question", list(WhyQuestion))
+def test_a_question_may_be_spelled_either_way(question: WhyQuestion) -> None:
     kebab = "".join(f"-{c.lower()}" if c.isupper() else c for c in question.removeprefix("Why"))
     assert question_of(question) is question
     assert question_of(kebab.strip("-")) is question

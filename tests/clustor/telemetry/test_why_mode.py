@@ -9,10 +9,10 @@ import pytest
 from clustor.log.group_fsync import GroupFsyncClause
 from clustor.log.types import DurabilityMode
 from clustor.telemetry import ModeReading, explain_mode
-from clustor.telemetry.why import Place, plain
+from clustor.telemetry.why import ExplanationPlace, plain
 
 STRICT, GROUP = DurabilityMode.STRICT, DurabilityMode.GROUP_FSYNC
-PLACE = Place(1, 7, 3, 0, "trace")
+PLACE = ExplanationPlace(1, 7, 3, 0, "trace")
 AT_REST = ModeReading(
     leads=True,
     leader_id=1,

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from clustor.wire.fields import (
     DIGEST,
     FieldSpec,
-    Fixed,
+    FixedField,
     JsonForm,
     Kind,
     Nested,
-    Repeated,
-    Slice,
+    RepeatedField,
+    SliceField,
     fields_of,
 )
 
@@ -33,19 +33,19 @@ def _field(spec: FieldSpec) -> st.SearchStrategy[Any]:
 
 def _value(kind: Kind) -> st.SearchStrategy[Any]:
     match kind:
-        case Fixed():
+        case FixedField():
             return _fixed(kind)
-        case Slice(json=JsonForm.TEXT):
+        case SliceField(json=JsonForm.TEXT):
             return TEXTS
-        case Slice():
+        case SliceField():
             return st.binary(max_size=40)
         case Nested(message):
             return messages_of(message)
-        case Repeated():
+        case RepeatedField():
             return _list(kind)
 
 
-def _fixed(kind: Fixed) -> st.SearchStrategy[Any]:
+def _fixed(kind: FixedField) -> st.SearchStrategy[Any]:
     if kind.members is not None:
         return st.sampled_from(list(kind.members))
     if kind.json is JsonForm.BOOLEAN:
@@ -56,7 +56,7 @@ def _fixed(kind: Fixed) -> st.SearchStrategy[Any]:
     return st.integers(0, 2 ** (8 * size) - 1)
 
 
-def _list(kind: Repeated) -> st.SearchStrategy[Any]:
+def _list(kind: RepeatedField) -> st.SearchStrategy[Any]:
     items = st.lists(_value(kind.item), max_size=5)
     return items.map(_ascending) if kind.ascending else items
 
@@ -73,15 +73,15 @@ def sample_of(message: type[Any]) -> Any:
 
 def _sample(kind: Kind) -> Any:
     match kind:
-        case Fixed(members=members) if members is not None:
+        case FixedField(members=members) if members is not None:
             return next(iter(members))
-        case Fixed(json=JsonForm.BOOLEAN):
+        case FixedField(json=JsonForm.BOOLEAN):
             return True
-        case Fixed():
+        case FixedField():
             return bytes(32) if kind == DIGEST else 7
-        case Slice():
+        case SliceField():
             return "text" if kind.json is JsonForm.TEXT else b"bytes"
         case Nested(nested):
             return sample_of(nested)
-        case Repeated():
+        case RepeatedField():
             return [_sample(kind.item)]

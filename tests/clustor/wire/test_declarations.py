@@ -14,18 +14,18 @@ from clustor import wire as w
 from clustor.wire.catalog import nested_classes
 from clustor.wire.fields import (
     FieldSpec,
-    Fixed,
+    FixedField,
     JsonForm,
     Kind,
     Nested,
-    Repeated,
-    Slice,
+    RepeatedField,
+    SliceField,
     fields_of,
 )
-from clustor.wire.stream import Route
+from clustor.wire.stream import PacketRoute
 
 GOLDEN = Path(__file__).parent / "golden"
-CLASSES = [row.message for row in w.TABLE] + nested_classes() + [Route]
+CLASSES = [row.message for row in w.TABLE] + nested_classes() + [PacketRoute]
 FIELDS = [(message, spec) for message in CLASSES for spec in fields_of(message)]
 FIELD_IDS = [f"{message.__name__}.{spec.name}" for message, spec in FIELDS]
 
@@ -57,19 +57,19 @@ def bare(declared: Any) -> Any:
 def fits(kind: Kind, declared: Any) -> bool:
     declared = bare(declared)
     match kind:
-        case Fixed(members=None, json=JsonForm.BOOLEAN):
+        case FixedField(members=None, json=JsonForm.BOOLEAN):
             return declared is bool
-        case Fixed(members=None):
+        case FixedField(members=None):
             return declared is (bytes if kind.code.endswith("s") else int)
-        case Fixed(members=members):
+        case FixedField(members=members):
             return declared is members
-        case Slice(json=JsonForm.TEXT):
+        case SliceField(json=JsonForm.TEXT):
             return declared is str
-        case Slice():
+        case SliceField():
             return declared in (bytes, w.Buffer)
         case Nested(message):
             return declared is message
-        case Repeated(item=item):
+        case RepeatedField(item=item):
             return get_origin(declared) is list and fits(item, get_args(declared)[0])
 
 
@@ -94,8 +94,8 @@ def test_messages_are_slotted_dataclasses(message: type[Any]) -> None:
 @pytest.mark.parametrize(("message", "spec"), FIELDS, ids=FIELD_IDS)
 def test_wide_integers_are_decimal_strings(message: type[Any], spec: FieldSpec) -> None:
     """§8.2: all `*_ms`, timestamps, counters and CRCs are in the wide-int registry."""
-    item = spec.kind.item if isinstance(spec.kind, Repeated) else spec.kind
-    if not isinstance(item, Fixed) or item.members is not None:
+    item = spec.kind.item if isinstance(spec.kind, RepeatedField) else spec.kind
+    if not isinstance(item, FixedField) or item.members is not None:
         return
     counts = spec.name.endswith(("_ms", "_at", "_count", "_bytes", "_length", "_credits", "_index"))
     if counts or item.code == "Q":
@@ -122,7 +122,7 @@ SECTION_8_2 = {
 
 
 def test_section_8_2_system_log_entries_have_their_ids() -> None:
-    rows = [row for row in w.TABLE if row.family is w.Family.SYSTEM_LOG]
+    rows = [row for row in w.TABLE if row.family is w.MessageFamily.SYSTEM_LOG]
     assert {row.message_id: row.name for row in rows} == SECTION_8_2
 
 
@@ -134,7 +134,9 @@ def test_section_8_2_every_envelope_begins_with_the_header() -> None:
         "routing_epoch",
         "durability_mode_epoch",
     ]
-    envelopes = [row for row in w.TABLE if row.family in {w.Family.ENVELOPE, w.Family.EXPLAIN}]
+    envelopes = [
+        row for row in w.TABLE if row.family in {w.MessageFamily.ENVELOPE, w.MessageFamily.EXPLAIN}
+    ]
     for row in envelopes:
         assert [spec.name for spec in fields_of(row.message)][:5] == header
     assert {row.name for row in envelopes} >= {
@@ -156,7 +158,7 @@ def test_section_8_2_every_envelope_begins_with_the_header() -> None:
 
 
 def test_section_8_2_durability_ack_has_exactly_its_fields() -> None:
-    assert [spec.name for spec in fields_of(w.DurabilityAck)] == [
+    assert [spec.name for spec in fields_of(w.DurabilityAckBody)] == [
         "partition_id",
         "replica_id",
         "last_fsynced_index",
@@ -166,7 +168,7 @@ def test_section_8_2_durability_ack_has_exactly_its_fields() -> None:
 
 
 def test_section_13_2_explanations_and_throttles_have_the_small_cap() -> None:
-    small = {row.name for row in w.TABLE if row.family is w.Family.EXPLAIN}
+    small = {row.name for row in w.TABLE if row.family is w.MessageFamily.EXPLAIN}
     assert small == {row.name for row in w.TABLE if row.name.startswith(("Why", "Throttle"))}
 
 
@@ -174,7 +176,7 @@ SPELLINGS: dict[type[IntEnum], list[str]] = {
     w.IoWriterMode: ["FixedUring", "RegisteredUring", "Blocking"],
     w.DurabilityMode: ["Strict", "Group-Fsync"],
     w.UnavailableReason: ["CacheExpired", "CacheNotFresh", "NeededForReadIndex"],
-    w.ThrottleReason: [
+    w.ThrottleReasonCode: [
         "ApplyBudget",
         "WALDevice",
         "FollowerLag",
@@ -184,10 +186,10 @@ SPELLINGS: dict[type[IntEnum], list[str]] = {
         "FrameAlignment",
         "SnapshotImport",
     ],
-    w.CreditHint: ["Recover", "Hold", "Shed"],
-    w.QuarantineReason: ["Integrity", "Administrative", "ApplyFault"],
-    w.VoteAnnotation: ["StrictFallbackBarred"],
-    w.CacheState: ["Fresh", "Cached", "Stale", "Expired"],
+    w.CreditHintCode: ["Recover", "Hold", "Shed"],
+    w.QuarantineReasonCode: ["Integrity", "Administrative", "ApplyFault"],
+    w.VoteAnnotationCode: ["StrictFallbackBarred"],
+    w.CacheStateCode: ["Fresh", "Cached", "Stale", "Expired"],
     w.ModeConflictReason: ["durability_mode_epoch", "strict_fallback"],
 }
 
@@ -202,8 +204,8 @@ def test_no_id_and_no_discriminant_is_experimental() -> None:
     """§8.1: 0xF0–0xFF is reserved."""
     assert all(0 < row.message_id < 0xF0 for row in w.TABLE)
     for _, spec in FIELDS:
-        item = spec.kind.item if isinstance(spec.kind, Repeated) else spec.kind
-        if isinstance(item, Fixed) and item.members is not None:
+        item = spec.kind.item if isinstance(spec.kind, RepeatedField) else spec.kind
+        if isinstance(item, FixedField) and item.members is not None:
             assert all(0 < member < 0xF0 for member in item.members)
 
 
@@ -237,9 +239,9 @@ def test_an_error_carries_facts_and_says_them() -> None:
 
 def test_the_unions_are_the_families() -> None:
     families = {
-        w.SystemEntry: {w.Family.SYSTEM_LOG},
-        w.RaftMessage: {w.Family.RAFT},
-        w.Envelope: {w.Family.ENVELOPE, w.Family.EXPLAIN},
+        w.SystemEntry: {w.MessageFamily.SYSTEM_LOG},
+        w.RaftMessage: {w.MessageFamily.RAFT},
+        w.Envelope: {w.MessageFamily.ENVELOPE, w.MessageFamily.EXPLAIN},
     }
     for union, members in families.items():
         listed = {row.message for row in w.TABLE if row.family in members}

@@ -18,7 +18,7 @@ LENIENT = w.Dialect(wide_count=True, forward_compat=True)
 DIALECTS = {"narrow": NARROW, "wide": WIDE, "lenient": LENIENT}
 U64 = (1 << 64) - 1
 
-ROUTE = w.Route(
+ROUTE = w.PacketRoute(
     w.PartitionId(7), w.ReplicaId(2), w.ReplicaId(3), w.Term(5), w.DurabilityModeEpoch(4)
 )
 APPEND = w.AppendEntriesRequest(
@@ -30,7 +30,7 @@ RESPONSE = w.AppendEntriesResponse(
     *(True, w.LogIndex(9), w.LogIndex(8), 1, 2, w.LogIndex(3), w.LogIndex(4)),
     *(w.IoWriterMode.FIXED_URING, False, True),
 )
-ACK = w.DurabilityAck(
+ACK = w.DurabilityAckBody(
     *(w.PartitionId(7), w.ReplicaId(2), w.LogIndex(9), w.SegmentSeq(1)),
     w.IoWriterMode.BLOCKING,
 )

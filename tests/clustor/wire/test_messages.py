@@ -47,7 +47,7 @@ def test_message_and_bytes_agree(message: Any, dialect: Dialect, body: bytes) ->
 @pytest.mark.parametrize(("message", "dialect", "body"), BOTH_WAYS.values(), ids=BOTH_WAYS.keys())
 def test_a_body_cut_anywhere_is_too_short(message: Any, dialect: Dialect, body: bytes) -> None:
     """§8.1: shorter than the mandatory minimum is WireBodyTooShort, except before a tail."""
-    tail_starts = {"PreVoteResponse": 9, "RequestVoteResponse": 9}.get(type(message).__name__)
+    tail_starts = {"PreVoteResponseBody": 9, "RequestVoteResponse": 9}.get(type(message).__name__)
     for length in range(len(body)):
         if length == tail_starts:
             continue
@@ -69,8 +69,8 @@ def test_unknown_tails_are_refused_or_skipped_unread(
         assert w.decode_body(type(message), known + b"\xff\xfe", FORWARD) == message
 
 
-FULL = w.PreVoteResponse(T(42), True, True)  # noqa: FBT003
-BARE = w.PreVoteResponse(T(42), True)  # noqa: FBT003
+FULL = w.PreVoteResponseBody(T(42), True, True)  # noqa: FBT003
+BARE = w.PreVoteResponseBody(T(42), True)  # noqa: FBT003
 C1_BOTH_WAYS = {
     "full": (FULL, BASELINE, "0b0000002a00000000000000010101"),
     "legacy": (BARE, LEGACY, "090000002a0000000000000001"),
@@ -81,14 +81,14 @@ C1_BOTH_WAYS = {
     ("message", "dialect", "frame"), C1_BOTH_WAYS.values(), ids=C1_BOTH_WAYS.keys()
 )
 def test_c1_prevote_response_frames(
-    message: w.PreVoteResponse, dialect: Dialect, frame: str
+    message: w.PreVoteResponseBody, dialect: Dialect, frame: str
 ) -> None:
     body = w.encode_body(message, dialect)
     assert w.encode_frame(body, body_bytes_max=w.RPC_BODY_BYTES_MAX).hex() == frame
     buffer = bytearray.fromhex(frame) + b"next"
     taken = w.take_frame(buffer, body_bytes_max=w.RPC_BODY_BYTES_MAX)
     assert taken is not None
-    assert w.decode_body(w.PreVoteResponse, taken) == message
+    assert w.decode_body(w.PreVoteResponseBody, taken) == message
     assert buffer == b"next"
 
 
@@ -114,27 +114,27 @@ def test_c1_a_frame_that_promises_twelve_and_carries_fewer_is_too_short(carried:
 )
 def test_prevote_responses_that_mean_nothing(body: str, error: type[w.WireError]) -> None:
     with pytest.raises(error):
-        w.decode_body(w.PreVoteResponse, bytes.fromhex(body))
+        w.decode_body(w.PreVoteResponseBody, bytes.fromhex(body))
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        w.RepairRequest(INDEX(-1), INDEX(1)),
-        w.RepairRequest(INDEX(1), INDEX(2**64)),
-        w.DurabilityAck(P(1), R(2), INDEX(3), w.SegmentSeq(4), 9),  # type: ignore[arg-type]  # on purpose
-        w.DurabilityTransition(w.DurabilityMode.STRICT, 3, EPOCH(1), INDEX(1)),  # type: ignore[arg-type]  # on purpose
+        w.RepairRequestBody(INDEX(-1), INDEX(1)),
+        w.RepairRequestBody(INDEX(1), INDEX(2**64)),
+        w.DurabilityAckBody(P(1), R(2), INDEX(3), w.SegmentSeq(4), 9),  # type: ignore[arg-type]  # on purpose
+        w.DurabilityTransitionBody(w.DurabilityMode.STRICT, 3, EPOCH(1), INDEX(1)),  # type: ignore[arg-type]  # on purpose
         w.MembershipChange([], [], ROUTING(1), bytes(31)),
         w.MembershipChange([], [], ROUTING(1), bytes(33)),
         w.MembershipChange([R(2**64)], [], ROUTING(1), DIGEST),
         w.MembershipChange([R(1)] * 65_536, [], ROUTING(1), DIGEST),
         w.FenceCommit("\ud800", T(3), INDEX(99), ROUTING(6), EPOCH(4), DIGEST),
-        w.WhyQuarantined(
+        w.WhyQuarantinedEnvelope(
             *HEADER,
             w.TraceId(""),
             [],
-            w.IdPage(["b", "a"]),
-            w.QuarantineReason.INTEGRITY,
+            w.IdPageBody(["b", "a"]),
+            w.QuarantineReasonCode.INTEGRITY,
             w.UnixMs(1),
         ),
         w.Packet,
@@ -174,14 +174,14 @@ BAD_PAGES: dict[str, tuple[bytes, type[w.WireError]]] = {
 def test_a_peer_cannot_send_a_page_that_we_would_not(page: bytes, error: type[w.WireError]) -> None:
     """§13.2: at most 32 ids, sorted lexicographically."""
     with pytest.raises(error):
-        w.decode_body(w.ThrottleEnvelope, throttled_page(page))
+        w.decode_body(w.ThrottleEnvelopeBody, throttled_page(page))
 
 
 def test_wide_count_widens_only_the_lists_that_are_marked() -> None:
     """§8.3: u32 counts for fields explicitly marked wide count capable."""
     message, _, body = BOTH_WAYS["ThrottleEnvelope"]
     assert w.encode_body(message, WIDE_COUNT) == body
-    assert w.decode_body(w.ThrottleEnvelope, body, WIDE_COUNT) == message
+    assert w.decode_body(w.ThrottleEnvelopeBody, body, WIDE_COUNT) == message
 
 
 def test_entries_are_slices_of_the_body_not_copies() -> None:

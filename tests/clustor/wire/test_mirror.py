@@ -20,13 +20,13 @@ HEADER = (
     w.RoutingEpoch(9),
     w.DurabilityModeEpoch(10),
 )
-THROTTLE = w.ThrottleEnvelope(
+THROTTLE = w.ThrottleEnvelopeBody(
     *HEADER,
-    w.ThrottleReason.WAL_DEVICE,
+    w.ThrottleReasonCode.WAL_DEVICE,
     *(250, 1_000, 2, 3, 4, 5),
-    w.CreditHint.SHED,
-    w.IngestStatus.THROTTLED,
-    w.DurabilityStatus.STRICT_FALLBACK,
+    w.CreditHintCode.SHED,
+    w.IngestStatusCode.THROTTLED,
+    w.DurabilityStatusCode.STRICT_FALLBACK,
     w.IoWriterMode.FIXED_URING,
     w.TraceId("trace"),
     w.page_of(["tenant-2", "tenant-1"]),
@@ -48,7 +48,7 @@ LEDGER = w.OverrideLedgerEntry(
 
 def test_envelope_and_json_agree() -> None:
     assert w.encode_json(THROTTLE) == THROTTLE_JSON
-    assert w.decode_json(w.ThrottleEnvelope, THROTTLE_JSON) == THROTTLE
+    assert w.decode_json(w.ThrottleEnvelopeBody, THROTTLE_JSON) == THROTTLE
 
 
 def test_bytes_are_hex_strings() -> None:
@@ -68,12 +68,12 @@ def changed(**members: Any) -> bytes:
 
 def test_numeric_enums_are_accepted() -> None:
     """§8.2, §14.1: JSON accepts recognised numeric enums and emits strings."""
-    assert w.decode_json(w.ThrottleEnvelope, changed(reason=2, credit_hint=3)) == THROTTLE
+    assert w.decode_json(w.ThrottleEnvelopeBody, changed(reason=2, credit_hint=3)) == THROTTLE
 
 
 def test_unknown_members_are_tolerated() -> None:
     """§14.1: clients must tolerate additive optional fields."""
-    assert w.decode_json(w.ThrottleEnvelope, changed(brand_new={"x": [1]})) == THROTTLE
+    assert w.decode_json(w.ThrottleEnvelopeBody, changed(brand_new={"x": [1]})) == THROTTLE
 
 
 def test_every_required_member_is_required() -> None:
@@ -82,7 +82,7 @@ def test_every_required_member_is_required() -> None:
     for name, mirrored in without.items():
         del mirrored[name]
         with pytest.raises(w.WireBodyTooShort) as refusal:
-            w.decode_json(w.ThrottleEnvelope, json.dumps(mirrored).encode())
+            w.decode_json(w.ThrottleEnvelopeBody, json.dumps(mirrored).encode())
         assert refusal.value.facts == {"field": name}
 
 
@@ -119,7 +119,7 @@ MEANINGLESS: dict[str, bytes] = {
 @pytest.mark.parametrize("data", MEANINGLESS.values(), ids=MEANINGLESS.keys())
 def test_json_that_means_nothing(data: bytes) -> None:
     with pytest.raises(w.WireUnknownField):
-        w.decode_json(w.ThrottleEnvelope, data)
+        w.decode_json(w.ThrottleEnvelopeBody, data)
 
 
 @pytest.mark.parametrize("signature", ["00ff", "0x0", "0xFF", "0xzz", 1])
@@ -135,19 +135,19 @@ def test_mirrors_stay_within_32_kib() -> None:
     largest = replace(THROTTLE, decision_trace_id=w.TraceId("trace" + "x" * room))
     at_cap = w.encode_json(largest)
     assert len(at_cap) == 32 * 1024
-    assert w.decode_json(w.ThrottleEnvelope, at_cap) == largest
+    assert w.decode_json(w.ThrottleEnvelopeBody, at_cap) == largest
     over = replace(largest, decision_trace_id=w.TraceId(largest.decision_trace_id + "x"))
     with pytest.raises(w.WireBodyTooLarge):
         w.encode_json(over)
     with pytest.raises(w.WireBodyTooLarge):
-        w.decode_json(w.ThrottleEnvelope, at_cap + b" ")
+        w.decode_json(w.ThrottleEnvelopeBody, at_cap + b" ")
 
 
 def test_only_envelopes_and_records_have_mirrors() -> None:
     with pytest.raises(w.WireMisuse):
-        w.encode_json(w.TimeoutNow())
+        w.encode_json(w.TimeoutNowBody())
     with pytest.raises(w.WireMisuse):
-        w.decode_json(w.TimeoutNow, b"{}")
+        w.decode_json(w.TimeoutNowBody, b"{}")
 
 
 def test_a_page_holds_32_ids_in_order_and_says_what_it_left_out() -> None:
@@ -158,7 +158,7 @@ def test_a_page_holds_32_ids_in_order_and_says_what_it_left_out() -> None:
     assert page.ids[:3] == ["0", "1", "10"]
     assert page.truncated_ids_count == 38
     assert page.continuation_token is not None
-    assert w.page_of(ids[:32]) == w.IdPage(sorted(ids[:32]), 0, None)
+    assert w.page_of(ids[:32]) == w.IdPageBody(sorted(ids[:32]), 0, None)
 
 
 @given(ids=st.lists(st.integers(0, 999).map(str), min_size=33, max_size=99, unique=True))
@@ -187,10 +187,10 @@ def test_a_token_that_no_page_gave_out(token: str) -> None:
 
 
 def test_a_page_of_33_ids_is_refused_on_the_wire() -> None:
-    envelope = w.decode_json(w.ThrottleEnvelope, THROTTLE_JSON)
-    envelope.throttled = w.IdPage([f"{number:02}" for number in range(33)])
+    envelope = w.decode_json(w.ThrottleEnvelopeBody, THROTTLE_JSON)
+    envelope.throttled = w.IdPageBody([f"{number:02}" for number in range(33)])
     with pytest.raises(w.WireMisuse):
         w.encode_body(envelope)
     mirrored = changed(throttled={"ids": envelope.throttled.ids, "truncated_ids_count": "0"})
     with pytest.raises(w.WireBodyTooLarge):
-        w.decode_json(w.ThrottleEnvelope, mirrored)
+        w.decode_json(w.ThrottleEnvelopeBody, mirrored)

@@ -33,17 +33,19 @@ ROWS_WITH_FIELDS = pytest.mark.parametrize(
     "row", [row for row in w.TABLE if fields_of(row.message)], ids=lambda row: row.name
 )
 MIRRORED = [
-    row for row in w.TABLE if row.family in {w.Family.ENVELOPE, w.Family.EXPLAIN, w.Family.RECORD}
+    row
+    for row in w.TABLE
+    if row.family in {w.MessageFamily.ENVELOPE, w.MessageFamily.EXPLAIN, w.MessageFamily.RECORD}
 ]
 Decoder: TypeAlias = Callable[[bytes, w.Dialect], Any]
-ROUTE = w.Route(
+ROUTE = w.PacketRoute(
     w.PartitionId(7), w.ReplicaId(7), w.ReplicaId(3), w.Term(4), w.DurabilityModeEpoch(5)
 )
 
 
 def without_tails(message: Any, dialect: w.Dialect) -> Any:
     """Return what a peer of this dialect can be told."""
-    if dialect.minor == 0 and isinstance(message, w.PreVoteResponse):
+    if dialect.minor == 0 and isinstance(message, w.PreVoteResponseBody):
         message.high_rtt = None
     if dialect.minor == 0 and isinstance(message, w.RequestVoteResponse):
         message.vote_annotation = None
@@ -54,7 +56,7 @@ def without_tails(message: Any, dialect: w.Dialect) -> Any:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), dialect=st.sampled_from(DIALECTS))
 def test_every_message_survives_the_wire(
-    row: w.Row, data: st.DataObject, dialect: w.Dialect
+    row: w.WireRow, data: st.DataObject, dialect: w.Dialect
 ) -> None:
     message = data.draw(messages_of(row.message))
     body = w.encode_body(message, dialect)
@@ -66,7 +68,7 @@ def test_every_message_survives_the_wire(
 @pytest.mark.parametrize("row", MIRRORED, ids=lambda row: row.name)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_every_envelope_survives_json(row: w.Row, data: st.DataObject) -> None:
+def test_every_envelope_survives_json(row: w.WireRow, data: st.DataObject) -> None:
     message = data.draw(messages_of(row.message))
     mirrored = w.encode_json(message)
     assert w.decode_json(row.message, mirrored) == message
@@ -77,7 +79,7 @@ def test_every_envelope_survives_json(row: w.Row, data: st.DataObject) -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_unknown_discriminants_and_flags_are_refused_everywhere(
-    row: w.Row, data: st.DataObject
+    row: w.WireRow, data: st.DataObject
 ) -> None:
     """Any single changed byte gives another message or a typed error, never the same message."""
     body = bytearray(w.encode_body(data.draw(messages_of(row.message))))
@@ -94,7 +96,9 @@ def test_unknown_discriminants_and_flags_are_refused_everywhere(
 @ROWS
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_neighbouring_bytes_are_neither_read_nor_touched(row: w.Row, data: st.DataObject) -> None:
+def test_neighbouring_bytes_are_neither_read_nor_touched(
+    row: w.WireRow, data: st.DataObject
+) -> None:
     message = data.draw(messages_of(row.message))
     body = w.encode_body(message)
     held = bytearray(b"before" + body + b"after")
@@ -103,7 +107,7 @@ def test_neighbouring_bytes_are_neither_read_nor_touched(row: w.Row, data: st.Da
     assert held == b"before" + body + b"after"
 
 
-def body_decoder(row: w.Row) -> Decoder:
+def body_decoder(row: w.WireRow) -> Decoder:
     return lambda data, dialect: w.decode_body(row.message, data, dialect)
 
 
@@ -153,7 +157,7 @@ def survives(decode: Decoder, data: bytes, dialect: w.Dialect) -> int | None:
 @settings(max_examples=100, deadline=None)
 @given(data=st.binary(max_size=300), dialect=st.sampled_from(DIALECTS))
 def test_every_message_decoder_survives_arbitrary_bytes(
-    row: w.Row, data: bytes, dialect: w.Dialect
+    row: w.WireRow, data: bytes, dialect: w.Dialect
 ) -> None:
     survives(body_decoder(row), data, dialect)
 
@@ -229,7 +233,7 @@ def corpus_of_valid_bodies() -> list[tuple[Decoder, bytes]]:
         corpus.append((body_decoder(row), w.encode_body(message)))
         if row in MIRRORED:
             corpus.append((decode_json_as(row.message), w.encode_json(message)))
-        if row.family in {w.Family.RAFT, w.Family.ENVELOPE, w.Family.EXPLAIN}:
+        if row.family in {w.MessageFamily.RAFT, w.MessageFamily.ENVELOPE, w.MessageFamily.EXPLAIN}:
             packet = w.Packet(ROUTE, message)  # samples name partition 7 and replica 7
             corpus.append((DECODERS["packets"], w.encode_packet(packet)))
             corpus.extend((DECODERS["packets"], each) for each in w.encode_batches([packet] * 3))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clustor import wire as w
-from clustor.wire.fields import FieldSpec, Fixed, fields_of
+from clustor.wire.fields import FieldSpec, FixedField, fields_of
 from tests.clustor.wire.strategies import sample_of
 
 FORWARD = w.Dialect(forward_compat=True)
@@ -23,7 +23,7 @@ def enum_fields() -> list[tuple[type[Any], FieldSpec]]:
         (row.message, spec)
         for row in w.TABLE
         for spec in fields_of(row.message)
-        if isinstance(spec.kind, Fixed) and spec.kind.members is not None
+        if isinstance(spec.kind, FixedField) and spec.kind.members is not None
     ]
 
 
@@ -32,7 +32,7 @@ ENUM_FIELDS = enum_fields()
 
 def place_of_enum(message: type[Any], spec: FieldSpec) -> tuple[bytearray, int]:
     """Find an enum's byte by comparing two messages that differ in nothing else."""
-    assert isinstance(spec.kind, Fixed) and spec.kind.members is not None
+    assert isinstance(spec.kind, FixedField) and spec.kind.members is not None
     sample = sample_of(message)
     body = bytearray(w.encode_body(sample))
     value = int(getattr(sample, spec.name))
@@ -62,7 +62,7 @@ def test_section_8_1_every_other_discriminant_is_refused_in_every_enum(
 ) -> None:
     """§8.1: unknown discriminants are WireUnknownField, also in optional and tail structures,
     also where ForwardCompat would skip a tail, and 0xF0–0xFF always."""
-    assert isinstance(spec.kind, Fixed) and spec.kind.members is not None
+    assert isinstance(spec.kind, FixedField) and spec.kind.members is not None
     body, place = place_of_enum(message, spec)
     known = {int(member) for member in spec.kind.members}
     for discriminant in range(256):
@@ -111,16 +111,16 @@ def test_section_8_1_a_chunk_may_go_without_checksum() -> None:
 def test_section_8_2_an_absent_extension_is_has_high_rtt_0(
     body: str, high_rtt: bool | None
 ) -> None:
-    decoded = w.decode_body(w.PreVoteResponse, bytes.fromhex(body))
-    assert decoded == w.PreVoteResponse(w.Term(42), vote_granted=True, high_rtt=high_rtt)
+    decoded = w.decode_body(w.PreVoteResponseBody, bytes.fromhex(body))
+    assert decoded == w.PreVoteResponseBody(w.Term(42), vote_granted=True, high_rtt=high_rtt)
 
 
 def test_section_8_2_a_tail_beyond_the_extension_needs_forward_compat() -> None:
     body = bytes.fromhex("2a00000000000000010101" + "f0ff")
     with pytest.raises(w.WireUnknownField):
-        w.decode_body(w.PreVoteResponse, body)
-    skipped = w.decode_body(w.PreVoteResponse, body, FORWARD)
-    assert skipped == w.PreVoteResponse(w.Term(42), vote_granted=True, high_rtt=True)
+        w.decode_body(w.PreVoteResponseBody, body)
+    skipped = w.decode_body(w.PreVoteResponseBody, body, FORWARD)
+    assert skipped == w.PreVoteResponseBody(w.Term(42), vote_granted=True, high_rtt=True)
 
 
 def test_section_14_1_frame_caps_are_raised_by_wide_frame_only() -> None:

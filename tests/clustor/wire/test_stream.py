@@ -10,19 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustor import wire as w
+from clustor.wire.stream import LONG_ENTRIES_BYTES
 from clustor.wire.table import BATCH_ID
 from tests.clustor.wire.strategies import messages_of, sample_of
 from tests.clustor.wire.vectors import APPEND
 
-ROUTE = w.Route(
+ROUTE = w.PacketRoute(
     w.PartitionId(1), w.ReplicaId(2), w.ReplicaId(3), w.Term(42), w.DurabilityModeEpoch(5)
 )
 ROUTE_HEX = "0100000000000000020000000000000003000000000000002a0000000000000005000000"
-VOTE = w.Packet(ROUTE, w.PreVoteResponse(w.Term(42), True, True))  # noqa: FBT003
+VOTE = w.Packet(ROUTE, w.PreVoteResponseBody(w.Term(42), True, True))  # noqa: FBT003
 VOTE_HEX = "11" + ROUTE_HEX + "2a00000000000000010101"
 ACK = w.Packet(
     ROUTE,
-    w.DurabilityAck(
+    w.DurabilityAckBody(
         w.PartitionId(1),
         w.ReplicaId(2),
         w.LogIndex(3),
@@ -39,9 +40,10 @@ def append(size: int) -> w.Packet:
 
 def explain(size: int) -> w.Packet:
     header = (1, w.UnixMs(0), w.PartitionId(1), w.RoutingEpoch(0), w.DurabilityModeEpoch(0))
-    why = (w.TraceId("x" * size), list[w.GuardrailDelta](), w.IdPage())
+    why = (w.TraceId("x" * size), list[w.GuardrailDelta](), w.IdPageBody())
     return w.Packet(
-        ROUTE, w.WhyQuarantined(*header, *why, w.QuarantineReason.INTEGRITY, w.UnixMs(0))
+        ROUTE,
+        w.WhyQuarantinedEnvelope(*header, *why, w.QuarantineReasonCode.INTEGRITY, w.UnixMs(0)),
     )
 
 
@@ -76,7 +78,11 @@ def test_nothing_and_one_need_no_batch() -> None:
 
 
 PACKETS = st.sampled_from(
-    [row for row in w.TABLE if row.family in {w.Family.RAFT, w.Family.ENVELOPE, w.Family.EXPLAIN}]
+    [
+        row
+        for row in w.TABLE
+        if row.family in {w.MessageFamily.RAFT, w.MessageFamily.ENVELOPE, w.MessageFamily.EXPLAIN}
+    ]
 ).flatmap(lambda row: messages_of(row.message).map(routed))
 
 
@@ -96,7 +102,7 @@ def test_batches_are_as_few_as_the_cap_allows() -> None:
 
 
 def test_a_batch_holds_as_many_packets_as_its_count_can_say() -> None:
-    bodies = list(w.encode_batches([w.Packet(ROUTE, w.TimeoutNow())] * 65_537))
+    bodies = list(w.encode_batches([w.Packet(ROUTE, w.TimeoutNowBody())] * 65_537))
     assert [int.from_bytes(body[1:3], "little") for body in bodies] == [65_535, 2]
 
 
@@ -161,7 +167,9 @@ OTHER_ROUTES = {
 
 
 @pytest.mark.parametrize("route", OTHER_ROUTES.values(), ids=OTHER_ROUTES.keys())
-def test_an_ack_counts_for_no_other_group_or_sender_than_its_route_says(route: w.Route) -> None:
+def test_an_ack_counts_for_no_other_group_or_sender_than_its_route_says(
+    route: w.PacketRoute,
+) -> None:
     """§7.1: an attestation is bound to the stream it came on."""
     with pytest.raises(w.WireMisuse):
         w.encode_packet(w.Packet(route, ACK.message))
@@ -212,4 +220,36 @@ def test_explanations_stay_within_32_kib_whatever_was_negotiated(dialect: w.Dial
     with pytest.raises(w.WireBodyTooLarge):
         w.decode_packet(smuggled, dialect)
     with pytest.raises(w.WireBodyTooLarge):
-        w.decode_body(w.WhyQuarantined, bytes(w.EXPLAIN_BODY_BYTES_MAX + 1), dialect)
+        w.decode_body(w.WhyQuarantinedEnvelope, bytes(w.EXPLAIN_BODY_BYTES_MAX + 1), dialect)
+
+
+LONG = append(LONG_ENTRIES_BYTES)
+SHORT = append(LONG_ENTRIES_BYTES - 1)
+
+
+@pytest.mark.parametrize(
+    "packets", [[LONG], [ACK, VOTE, LONG, ACK], [LONG, LONG, SHORT, ACK], [SHORT, ACK], [SHORT], []]
+)
+def test_pieces_of_bodies_are_the_same_packets_and_long_entries_are_not_copied(
+    packets: list[w.Packet],
+) -> None:
+    bodies = list(w.encode_bodies(packets, w.BASELINE))
+    decoded = [each for body in bodies for each in w.decode_packets(b"".join(body))]
+    assert [w.encode_packet(each) for each in decoded] == [
+        w.encode_packet(each) for each in packets
+    ]
+    entries = [entry for packet in packets if w.is_long(packet) for entry in _entries(packet)]
+    pieces = {id(piece) for body in bodies for piece in body}
+    assert all(id(entry) in pieces for entry in entries)
+    assert [w.is_long(each) for each in packets].count(True) == len(entries)
+
+
+def test_a_long_packet_beyond_the_peers_cap_is_refused_as_any_other() -> None:
+    dialect = replace(w.BASELINE, body_bytes_max=LONG_ENTRIES_BYTES)
+    with pytest.raises(w.WireBodyTooLarge):
+        list(w.encode_bodies([LONG], dialect))
+
+
+def _entries(packet: w.Packet) -> list[w.Buffer]:
+    assert isinstance(packet.message, w.AppendEntriesRequest)
+    return packet.message.entries

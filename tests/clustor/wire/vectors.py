@@ -41,9 +41,9 @@ ANSWER_BYTES = b"".join(map(u64, (9, 3, 70_000, 7, 5))) + b"\x03\x01\x00"
 
 HEADER = (1, w.UnixMs(1_700_000_000_123), P(8), ROUTING(9), EPOCH(10))
 HEADER_BYTES = u16(1) + u64(1_700_000_000_123) + u64(8) + u64(9) + u32(10)
-PAGE = w.IdPage(["a", "b"], 3, w.ContinuationToken("dG9rZW4="))
+PAGE = w.IdPageBody(["a", "b"], 3, w.ContinuationToken("dG9rZW4="))
 PAGE_BYTES = u16(2) + text("a") + text("b") + u32(3) + b"\1" + text("dG9rZW4=")
-WHY = (w.TraceId("trace"), [w.GuardrailDelta("lag_bytes", 70, 64)], w.IdPage())
+WHY = (w.TraceId("trace"), [w.GuardrailDelta("lag_bytes", 70, 64)], w.IdPageBody())
 WHY_BYTES = text("trace") + u16(1) + text("lag_bytes") + u64(70) + u64(64) + bytes(2 + 4 + 1)
 
 BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
@@ -68,7 +68,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         b"\x01" + u16(0) + b"\x00",
     ),
     "DurabilityTransition": (
-        w.DurabilityTransition(
+        w.DurabilityTransitionBody(
             w.DurabilityMode.STRICT, w.DurabilityMode.GROUP_FSYNC, EPOCH(4), INDEX(77)
         ),
         BASELINE,
@@ -80,7 +80,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         text("fence") + u64(3) + u64(99) + u64(6) + u32(4) + DIGEST,
     ),
     "DefineActivate": (
-        w.DefineActivate("bundle", "barrier", 12, DIGEST, bytes(32)),
+        w.DefineActivateBody("bundle", "barrier", 12, DIGEST, bytes(32)),
         BASELINE,
         text("bundle") + text("barrier") + u64(12) + DIGEST + bytes(32),
     ),
@@ -106,12 +106,12 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         + (b"\x02\x01" + u16(1010)),
     ),
     "PreVoteRequest": (
-        w.PreVoteRequest(T(42), INDEX(100), T(41)),
+        w.PreVoteRequestBody(T(42), INDEX(100), T(41)),
         BASELINE,
         u64(42) + u64(100) + u64(41),
     ),
     "PreVoteResponse, nothing to say of RTT": (
-        w.PreVoteResponse(T(42), vote_granted=False),
+        w.PreVoteResponseBody(T(42), vote_granted=False),
         BASELINE,
         u64(42) + b"\x00\x00",
     ),
@@ -121,7 +121,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         u64(42) + u64(100) + u64(41) + b"\x01",
     ),
     "RequestVoteResponse, barred": (
-        w.RequestVoteResponse(T(42), True, w.VoteAnnotation.STRICT_FALLBACK_BARRED),  # noqa: FBT003
+        w.RequestVoteResponse(T(42), True, w.VoteAnnotationCode.STRICT_FALLBACK_BARRED),  # noqa: FBT003
         BASELINE,
         u64(42) + b"\x01\x01\x01",
     ),
@@ -161,7 +161,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         u64(3) + u64(2) + METADATA_BYTES,
     ),
     "DurabilityAck": (
-        w.DurabilityAck(P(1), R(2), INDEX(3), w.SegmentSeq(4), w.IoWriterMode.FIXED_URING),
+        w.DurabilityAckBody(P(1), R(2), INDEX(3), w.SegmentSeq(4), w.IoWriterMode.FIXED_URING),
         BASELINE,
         u64(1) + u64(2) + u64(3) + u64(4) + b"\x01",
     ),
@@ -174,7 +174,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         w.OfferSnapshot(
             T(7),
             INDEX(4096),
-            w.Members([R(1), R(2)], [R(1)], [R(3)], [], [R(4)], auto_leave=True),
+            w.MembersBody([R(1), R(2)], [R(1)], [R(3)], [], [R(4)], auto_leave=True),
             INDEX(4000),
             ROUTING(5),
             w.DurabilityMode.GROUP_FSYNC,
@@ -198,11 +198,11 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
     "ServiceMessage": (w.ServiceMessage(b"said"), BASELINE, u32(4) + b"said"),
     "SnapshotTransfer": (w.SnapshotTransfer(b"chunk"), BASELINE, u32(5) + b"chunk"),
     "EpochConflict": (w.EpochConflict(), BASELINE, b""),
-    "RepairRequest": (w.RepairRequest(INDEX(3), INDEX(9)), BASELINE, u64(3) + u64(9)),
-    "RepairEntries": (w.RepairEntries([b"one"]), BASELINE, u16(1) + u32(3) + b"one"),
+    "RepairRequest": (w.RepairRequestBody(INDEX(3), INDEX(9)), BASELINE, u64(3) + u64(9)),
+    "RepairEntries": (w.RepairEntriesBody([b"one"]), BASELINE, u16(1) + u32(3) + b"one"),
     "InstallSnapshotBegin": (
         w.InstallSnapshotBegin(
-            w.ManifestId("m"), T(7), INDEX(4096), w.SnapshotKind.DELTA, 1 << 40, b"{}"
+            w.ManifestId("m"), T(7), INDEX(4096), w.SnapshotKindCode.DELTA, 1 << 40, b"{}"
         ),
         BASELINE,
         text("m") + u64(7) + u64(4096) + b"\x02" + u64(1 << 40) + u32(2) + b"{}",
@@ -217,7 +217,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         BASELINE,
         text("m") + b"\x01" + u32(2) + u64(65_536),
     ),
-    "TimeoutNow": (w.TimeoutNow(), BASELINE, b""),
+    "TimeoutNow": (w.TimeoutNowBody(), BASELINE, b""),
     "TransferLeader": (w.TransferLeader(R(2), 5_000), BASELINE, u64(2) + u64(5_000)),
     "RoutingEpochMismatch": (
         w.RoutingEpochMismatch(*HEADER, ROUTING(9), w.LeaseEpoch(2), ROUTING(8)),
@@ -230,7 +230,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         HEADER_BYTES + u64(9) + u64(2) + b"\x00",
     ),
     "ModeConflict": (
-        w.ModeConflict(*HEADER, w.ModeConflictReason.STRICT_FALLBACK, EPOCH(3), EPOCH(4)),
+        w.ModeConflictEnvelope(*HEADER, w.ModeConflictReason.STRICT_FALLBACK, EPOCH(3), EPOCH(4)),
         BASELINE,
         HEADER_BYTES + b"\x02" + u32(3) + u32(4),
     ),
@@ -239,7 +239,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
             *HEADER,
             w.UnavailableReason.NEEDED_FOR_READ_INDEX,
             250,
-            w.CacheState.CACHED,
+            w.CacheStateCode.CACHED,
             61_000,
             w.TraceId("trace"),
         ),
@@ -261,13 +261,13 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         HEADER_BYTES + b"\x05" + text("m") + text("p") + u32(3),
     ),
     "ThrottleEnvelope": (
-        w.ThrottleEnvelope(
+        w.ThrottleEnvelopeBody(
             *HEADER,
-            w.ThrottleReason.WAL_DEVICE,
+            w.ThrottleReasonCode.WAL_DEVICE,
             *(250, 1_000, 2, 3, 4, 5),
-            w.CreditHint.SHED,
-            w.IngestStatus.THROTTLED,
-            w.DurabilityStatus.HEALTHY,
+            w.CreditHintCode.SHED,
+            w.IngestStatusCode.THROTTLED,
+            w.DurabilityStatusCode.HEALTHY,
             w.IoWriterMode.BLOCKING,
             w.TraceId("trace"),
             PAGE,
@@ -285,12 +285,12 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         HEADER_BYTES + b"\x02\x03",
     ),
     "SnapshotChunkAuthFailure": (
-        w.SnapshotChunkAuthFailure(*HEADER, w.ManifestId("m"), "c", 3),
+        w.SnapshotChunkAuthFailureEnvelope(*HEADER, w.ManifestId("m"), "c", 3),
         BASELINE,
         HEADER_BYTES + text("m") + text("c") + u32(3),
     ),
     "SnapshotDeltaRetired": (
-        w.SnapshotDeltaRetired(*HEADER, w.ManifestId("m"), 8, 30_000),
+        w.SnapshotDeltaRetiredEnvelope(*HEADER, w.ManifestId("m"), 8, 30_000),
         BASELINE,
         HEADER_BYTES + text("m") + u32(8) + u64(30_000),
     ),
@@ -319,7 +319,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         HEADER_BYTES + WHY_BYTES + b"\x01\x01" + u64(3),
     ),
     "WhyCreditZero": (
-        w.WhyCreditZero(*HEADER, *WHY, w.ThrottleReason.FOLLOWER_LAG, 0, 16, 70),
+        w.WhyCreditZero(*HEADER, *WHY, w.ThrottleReasonCode.FOLLOWER_LAG, 0, 16, 70),
         BASELINE,
         HEADER_BYTES + WHY_BYTES + b"\x03" + u64(0) + u64(16) + u64(70),
     ),
@@ -329,17 +329,17 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         HEADER_BYTES + WHY_BYTES + b"\x04" + u64(12),
     ),
     "WhyDiskBlocked": (
-        w.WhyDiskBlocked(*HEADER, *WHY, w.ThrottleReason.DISK_HARD, 1, 2),
+        w.WhyDiskBlocked(*HEADER, *WHY, w.ThrottleReasonCode.DISK_HARD, 1, 2),
         BASELINE,
         HEADER_BYTES + WHY_BYTES + b"\x05" + u64(1) + u64(2),
     ),
     "WhyQuarantined": (
-        w.WhyQuarantined(*HEADER, *WHY, w.QuarantineReason.APPLY_FAULT, w.UnixMs(12)),
+        w.WhyQuarantinedEnvelope(*HEADER, *WHY, w.QuarantineReasonCode.APPLY_FAULT, w.UnixMs(12)),
         BASELINE,
         HEADER_BYTES + WHY_BYTES + b"\x03" + u64(12),
     ),
     "WhyCreditHint": (
-        w.WhyCreditHint(*HEADER, *WHY, w.CreditHint.HOLD, w.ThrottleReason.APPLY_BUDGET),
+        w.WhyCreditHint(*HEADER, *WHY, w.CreditHintCode.HOLD, w.ThrottleReasonCode.APPLY_BUDGET),
         BASELINE,
         HEADER_BYTES + WHY_BYTES + b"\x02\x01\x01",
     ),

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clustor.runtime.pki.identity import (
-    Authority,
+    DevelopmentAuthority,
     Issued,
     cluster_id,
     create_authority,
@@ -21,13 +21,13 @@ from clustor.runtime.pki.identity import (
 
 
 @cache
-def authority() -> Authority:
+def authority() -> DevelopmentAuthority:
     return create_authority(
         Path(mkdtemp(prefix="admin-pki")), cluster_id("test"), datetime.now(UTC)
     )
 
 
-def issue(*uris: str, by: Authority | None = None) -> Issued:
+def issue(*uris: str, by: DevelopmentAuthority | None = None) -> Issued:
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
     return issue_certificate(
         by or authority(),

@@ -13,7 +13,7 @@ from clustor.control import (
     Answer,
     Caller,
     Command,
-    Reading,
+    DraftReading,
     call_refusal,
     decode_answer,
     encode_call,
@@ -21,7 +21,7 @@ from clustor.control import (
 from clustor.raft.control_plane import CacheState
 from clustor.runtime.admin.http import Request, Response
 from clustor.runtime.errors import ControlUnavailable
-from quantum.admin import Api, RefusalNote
+from quantum.admin import ApiServer, RefusalNote
 from tests.clustor.control.plane import Plane, settled_plane
 
 _KIND_OF = {kind.command: kind for kind in KINDS}
@@ -35,7 +35,7 @@ class Host:
         self.age_ms: int | None = 0
         self.cache = CacheState.FRESH
         self.reachable = True
-        self.wrap: Callable[[Any], Reading] = lambda store: store
+        self.wrap: Callable[[Any], DraftReading] = lambda store: store
 
     async def call(self, command: Command, caller: Caller, request_id: str) -> Answer:
         refusal = call_refusal(_KIND_OF[type(command)].freshness, self.cache)
@@ -46,7 +46,7 @@ class Host:
         encoded = encode_call(caller, request_id, self.plane.now_ms, command)
         return decode_answer(self.plane.apply(encoded))
 
-    async def state(self, linearizable: bool) -> Reading:
+    async def state(self, linearizable: bool) -> DraftReading:
         if linearizable and not self.reachable:
             raise ControlUnavailable("this replica is behind", because="NeededForReadIndex")
         return self.wrap(self.plane.machine.kv)
@@ -83,7 +83,7 @@ class Desk:
         self.host = Host(plane or settled_plane())
         self.kept = Kept()
         numbers = itertools.count(1)
-        self.api = Api(
+        self.api = ApiServer(
             self.host,
             now_ms=lambda: self.plane.now_ms,
             draw_id=lambda: f"drawn-{next(numbers)}",

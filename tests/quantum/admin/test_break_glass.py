@@ -26,7 +26,7 @@ from clustor.runtime.cluster_file import CLUSTER_FILE
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.peers.transport import Address
 from clustor.runtime.pki.identity import (
-    Authority,
+    DevelopmentAuthority,
     cluster_id,
     issue_certificate,
     load_authority,
@@ -52,7 +52,7 @@ def glass(
     *,
     seconds: int = 300,
     more: tuple[str, ...] = (),
-    by: Authority | None = None,
+    by: DevelopmentAuthority | None = None,
 ) -> bytes:
     uris = (actor, f"urn:clustor:breakglass:{scope}", *more)
     issued = issue_certificate(
@@ -134,16 +134,16 @@ async def test_it_opens_nothing_else_and_names_no_other_token() -> None:
     assert told.code == 400
 
 
-def dedicated(number: int) -> Authority:
+def dedicated(number: int) -> DevelopmentAuthority:
     """A BreakGlassTokenCA, as an office makes it."""
     key = Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
     name = f"prod break-glass authority {number}"
     now, lifetime = datetime.now(UTC), timedelta(days=45)
     made = new_intermediate(authority(), key.public_key(), name, now, lifetime)
-    return Authority(authority().cluster_id, made, key)
+    return DevelopmentAuthority(authority().cluster_id, made, key)
 
 
-def known(desk: Desk, by: Authority, key_id: str) -> None:
+def known(desk: Desk, by: DevelopmentAuthority, key_id: str) -> None:
     assert isinstance(by.key, Ed25519PrivateKey)
     public = by.key.public_key().public_bytes_raw()
     desk.plane.done(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clustor.control import Role
+from clustor.control import AccessRole
 from quantum.admin.table_broker import BROKER, MESSAGES, SESSIONS
 from tests.clustor.control.plane import OBSERVER, OPERATOR, STRANGER, TENANT_ADMIN
 from tests.quantum.admin.certificates import certificate_of
@@ -61,4 +61,4 @@ def test_every_order_asks_for_somebody_in_charge() -> None:
     for route in (*BROKER, *SESSIONS, *MESSAGES):
         assert route.is_local
         if route.mutates:
-            assert route.roles <= {Role.OPERATOR, Role.TENANT_ADMIN}, route
+            assert route.roles <= {AccessRole.OPERATOR, AccessRole.TENANT_ADMIN}, route

@@ -11,7 +11,7 @@ import pytest
 import rfc8785
 
 from clustor.control import SetQuotas, canonical, cluster_state
-from clustor.kv import Page
+from clustor.kv import RecordPage
 from clustor.runtime.admin.http import Request
 from quantum.admin import reading
 from quantum.admin.reading import PAGE_BYTES_MAX
@@ -53,13 +53,13 @@ class Generous:
         self.get = store.get
         self._store = store
 
-    def range(self, start: bytes, end: bytes | None, limit: int) -> Page:
+    def range(self, start: bytes, end: bytes | None, limit: int) -> RecordPage:
         found: list[Any] = []
         while True:
             page = self._store.range(start, end, limit - len(found))
             found += page.records
             if not page.more or len(found) >= limit:
-                return Page(page.revision, found, page.more)
+                return RecordPage(page.revision, found, page.more)
             start = page.records[-1].key + b"\0"
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from clustor.control import AuditRecord, OverrideScope, scan
 from clustor.raft.control_plane import CacheState
-from quantum.admin import Api
-from quantum.admin.attaching import AuditSink
+from quantum.admin import ApiServer
+from quantum.admin.attaching import RefusalAuditor
 from quantum.admin.node_pages import REFUSAL_LINES_MAX, REFUSAL_WINDOW_MS, REFUSALS_KEPT_MAX
 from tests.clustor.control.plane import (
     ACTOR,
@@ -251,7 +251,9 @@ async def test_a_signed_log_hears_who_was_refused_what() -> None:
             heard.append((what, facts))
 
     desk = Desk()
-    desk.api = Api(desk.host, now_ms=lambda: 1, draw_id=lambda: "r", sink=AuditSink(Log()))
+    desk.api = ApiServer(
+        desk.host, now_ms=lambda: 1, draw_id=lambda: "r", sink=RefusalAuditor(Log())
+    )
     await desk.ask(*DRAIN, certificate=certificate_of(STRANGER))
     target = "POST /v1/nodes/4/drain"
     facts = {"who": STRANGER, "why": "Unauthorized", "target": target}

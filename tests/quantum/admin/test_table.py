@@ -12,10 +12,10 @@ import pytest
 
 from clustor.control import KINDS, Command, RefusalCode, RollBackConfiguration
 from clustor.runtime.admin.http import respond
-from quantum.admin import ROUTES, Route
+from quantum.admin import ROUTES, AdminRoute
 from quantum.admin.errors import REFUSALS
 from quantum.admin.matching import RouteTable, bind_body, bind_path, bind_query
-from quantum.admin.routes import READERS, Asked
+from quantum.admin.routes import READERS, AdminRequest
 from quantum.admin.shapes import shown
 from quantum.admin.words import ABOUT
 from tests.clustor.control.samples import SAMPLES
@@ -80,7 +80,7 @@ def test_the_paths_are_those_of_the_golden_list() -> None:
     assert GOLDEN.read_text().splitlines() == lines
 
 
-def sent(route: Route, command: Command) -> tuple[str, bytes]:
+def sent(route: AdminRoute, command: Command) -> tuple[str, bytes]:
     """Spell a command as a request of its route: wide integers as strings, as answers do."""
     spelled: dict[str, Any] = msgspec.json.decode(shown(type(command), command))
     del spelled["kind"]
@@ -101,7 +101,7 @@ def sent(route: Route, command: Command) -> tuple[str, bytes]:
 @pytest.mark.parametrize(
     "route", [each for each in CALLS if each.method != "PATCH"], ids=lambda route: route.name
 )
-def test_what_a_page_makes_of_a_request_is_the_command(route: Route) -> None:
+def test_what_a_page_makes_of_a_request_is_the_command(route: AdminRoute) -> None:
     assert route.kind is not None
     command = SAMPLES[route.kind.name]
     if route.name == "SetClusterTrust":
@@ -111,6 +111,6 @@ def test_what_a_page_makes_of_a_request_is_the_command(route: Route) -> None:
     found, texts = RouteTable(ROUTES).find(route.method, path)
     assert found is route
     values = bind_path(route, texts) | bind_query(route, query)
-    asked = Asked(None, None, None, values, bind_body(route, body), "r")  # type: ignore[arg-type]
+    asked = AdminRequest(None, None, None, values, bind_body(route, body), "r")  # type: ignore[arg-type]
     assert route.make is not None
     assert route.make(asked) == command

@@ -21,10 +21,10 @@ from quantum.broker import (
     Outbound,
     PublishOnce,
     Release,
+    RouteTarget,
     Subscribe,
-    Subscribed,
+    SubscribeReply,
     SubscriptionSpec,
-    Target,
     Unsubscribe,
     WillSpec,
     decode_record,
@@ -236,7 +236,7 @@ class Connection:
         command = Subscribe(self.world.now_ms, self.client.client_id, self.epoch, specs)
 
         def subscribed(reply: bytes) -> None:
-            answer = msgspec.msgpack.decode(reply, type=Subscribed)
+            answer = msgspec.msgpack.decode(reply, type=SubscribeReply)
             if not self.epoch:
                 self.epoch, self.attachment = answer.epoch, answer.attachment
                 if not self.open and self.epoch:
@@ -252,7 +252,7 @@ class Connection:
         command = Unsubscribe(self.world.now_ms, self.client.client_id, self.epoch, filters)
 
         def unsubscribed(reply: bytes) -> None:
-            answer = msgspec.msgpack.decode(reply, type=Subscribed)
+            answer = msgspec.msgpack.decode(reply, type=SubscribeReply)
             self.partition.when_taken(
                 answer.awaited, lambda: self.to_client.append(("UNSUBACK", token))
             )
@@ -277,8 +277,8 @@ class Connection:
             )
         )
 
-    def fan_out(self, target: Target, message: Message) -> None:
-        wanted: Target | None = target
+    def fan_out(self, target: RouteTarget, message: Message) -> None:
+        wanted: RouteTarget | None = target
         if target.no_local and target.client_id == message.client_id:
             wanted = target.for_publisher()
         if wanted is not None:

@@ -33,7 +33,7 @@ from quantum.broker import (
     Send,
     SendVolatile,
     Subscribe,
-    Subscribed,
+    SubscribeReply,
     SubscriptionSpec,
     Unsubscribe,
     WillSpec,
@@ -143,16 +143,16 @@ class Desk:
 
     def subscribe(
         self, *specs: SubscriptionSpec, client_id: bytes = b"c", epoch: int | None = None
-    ) -> Subscribed:
+    ) -> SubscribeReply:
         found = self.leader.state.sessions.get(client_id)
         epoch = epoch if epoch is not None else (found.epoch if found is not None else 0)
         reply = self.do(Subscribe(self.now_ms, client_id, epoch, list(specs)))
-        return msgspec.msgpack.decode(reply, type=Subscribed)
+        return msgspec.msgpack.decode(reply, type=SubscribeReply)
 
-    def unsubscribe(self, *keys: bytes, client_id: bytes = b"c") -> Subscribed:
+    def unsubscribe(self, *keys: bytes, client_id: bytes = b"c") -> SubscribeReply:
         epoch = self.session(client_id).epoch
         reply = self.do(Unsubscribe(self.now_ms, client_id, epoch, list(keys)))
-        return msgspec.msgpack.decode(reply, type=Subscribed)
+        return msgspec.msgpack.decode(reply, type=SubscribeReply)
 
     def publish(self, topic: bytes, payload: bytes = b"p", qos: int = 1, **options: Any) -> int:
         """Publish from a session that is not in the log; return the reason code."""

@@ -24,7 +24,6 @@ from quantum.broker import (
     Command,
     Effect,
     Elapse,
-    Ended,
     FanOut,
     LeaderStarted,
     Message,
@@ -34,12 +33,14 @@ from quantum.broker import (
     SendPubrec,
     SendPubrel,
     SendVolatile,
+    SessionEnd,
     decode_refusals,
     encode_command,
     encode_publishes,
 )
 from quantum.broker.items import Deliver, Item, decode_item, encode_item
 from quantum.broker.message import decode_record
+from quantum.broker.sections import SectionEffect
 from quantum.broker.sharing import share_key
 from quantum.broker.types import TRANSFER
 
@@ -215,6 +216,8 @@ class Partition:
                 if connection is not None:
                     connection.fan_out(target, effect.message)
             return
+        if isinstance(effect, SectionEffect):
+            return  # sections have desks of their own
         connection = self.connections.get(effect.client_id)
         if connection is None:
             return
@@ -229,7 +232,7 @@ class Partition:
                 connection.to_client.append(("PUBREL", effect.packet_id))
             case SendPubrec():
                 connection.to_client.append(("PUBREC", effect.packet_id, 0))
-            case Ended():
+            case SessionEnd():
                 connection.session_ended(effect.epoch)
 
     # The ring grows.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clustor.replica import Applied, ReplicaSettings
-from clustor.snapshot import SnapshotKind
+from clustor.snapshot.types import SnapshotKind
 from quantum.broker import OWN_ORIGIN, Attach, Broker, Subscribe, encode_command, encode_publishes
 from tests.clustor.replica.harness import Cluster, Node
 from tests.clustor.replica.test_emission_by_time import CADENCE, FEW_BYTES, kinds, restart_all

@@ -16,11 +16,12 @@ from quantum.broker import (
     BrokerSettings,
     RemoveSession,
     SnapshotUnusable,
-    changes,
     encode_command,
+    marks,
 )
-from quantum.broker.changes import MARKS_MAX, Changes, Mark, Marks
+from quantum.broker.changes import Changes
 from quantum.broker.errors import BrokerMisuse
+from quantum.broker.marks import MARKS_MAX, Mark, Marks
 from tests.quantum.broker.desk import SETTINGS, Desk, spec
 from tests.quantum.broker.test_fuzz import SETTINGS as STRANGE_SETTINGS
 from tests.quantum.broker.test_fuzz import Strange
@@ -258,7 +259,7 @@ def test_nothing_is_kept_of_changes_that_nobody_will_ask_for() -> None:
 
 
 def test_too_many_changes_are_forgotten_and_the_next_mark_begins_anew(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(changes, "KEYS_MAX", 30)
+    monkeypatch.setattr(marks, "KEYS_MAX", 30)
     broker = Broker(SETTINGS)
     broker.mark(0)
     for index in range(1, 200):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.broker import PUBACK, Broker, Ended, SetFullQueues
+from quantum.broker import PUBACK, Broker, SessionEnd, SetFullQueues
 from quantum.broker.full_queues import FULL_REASON, FullQueue
 from quantum.broker.reasons import QUOTA_EXCEEDED
 from tests.quantum.broker.desk import Desk, spec
@@ -75,7 +75,7 @@ def test_a_session_ends_with_the_message_that_is_too_much() -> None:
     desk = chosen(FullQueue.END_SESSION, connected=True)
     assert publish(desk, MOST) == [0] * MOST
     assert desk.publish(b"a", b"more", 1) == 0
-    ended = [each for each in desk.effects if isinstance(each, Ended)]
+    ended = [each for each in desk.effects if isinstance(each, SessionEnd)]
     assert [(each.client_id, each.reason) for each in ended] == [(b"c", FULL_REASON)]
     state = desk.leader.state
     assert b"c" not in state.sessions and state.dropped_full == {FullQueue.END_SESSION: MOST + 1}

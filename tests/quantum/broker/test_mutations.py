@@ -38,8 +38,8 @@ from quantum.broker.outbound import Delivery, Outbound
 from quantum.broker.parts import Parts
 from quantum.broker.routes import Routes
 from quantum.broker.session import ACCEPTED, Session
-from quantum.broker.shares import Member, ShareGroup
-from quantum.broker.state import State
+from quantum.broker.shares import ShareGroup, ShareMember
+from quantum.broker.state import BrokerState
 from tests.quantum.broker import (
     test_channels,
     test_fuzz,
@@ -88,7 +88,7 @@ def an_outbox_forgets_one_too_many(patch: Patch) -> None:
 def pubrec_before_the_owner_has_the_message(patch: Patch) -> None:
     forward = publishing._forward_once
 
-    def hasty(state: State, session: Session, owner: int, message: Any) -> int:
+    def hasty(state: BrokerState, session: Session, owner: int, message: Any) -> int:
         reason = forward(state, session, owner, message)
         if not reason:
             session.received[message.packet_id] = (owner, ACCEPTED)
@@ -102,7 +102,7 @@ def pubrec_before_the_owner_has_the_message(patch: Patch) -> None:
 def qos_2_is_not_remembered(patch: Patch) -> None:
     publish = publishing._publish_once
 
-    def forgetful(state: State, message: Any, record: bytes) -> int:
+    def forgetful(state: BrokerState, message: Any, record: bytes) -> int:
         session = state.sessions.get(message.client_id)
         if session is not None:
             session.received.pop(message.packet_id, None)
@@ -112,7 +112,7 @@ def qos_2_is_not_remembered(patch: Patch) -> None:
 
 
 def what_was_accepted_elsewhere_is_refused(patch: Patch) -> None:
-    def publish_forward(state: State, origin: int, record: bytes) -> None:
+    def publish_forward(state: BrokerState, origin: int, record: bytes) -> None:
         publishing.publish(state, decode_record(record)[0])
 
     patch.setattr(receiving, "publish_forward", publish_forward)
@@ -131,7 +131,7 @@ def a_full_queue_refuses_nobody(patch: Patch) -> None:
 
 
 def attachments_are_log_indexes(patch: Patch) -> None:
-    patch.setattr(State, "next_attachment", lambda state: state.applied_index)
+    patch.setattr(BrokerState, "next_attachment", lambda state: state.applied_index)
 
 
 def the_queue_is_overtaken(patch: Patch) -> None:
@@ -190,7 +190,7 @@ def groups_in_the_order_they_came(patch: Patch) -> None:
         route.shares.reverse()
         return route
 
-    def restore(state: State, frozen: Any) -> None:
+    def restore(state: BrokerState, frozen: Any) -> None:
         groups = dict(state.groups)
         state.groups.clear()
         original(state, frozen)
@@ -206,7 +206,7 @@ def a_turn_that_replicas_do_not_share(patch: Patch) -> None:
 
     def own(
         group: ShareGroup, unreachable: frozenset[int] = frozenset(), key: bytes | None = None
-    ) -> Member | None:
+    ) -> ShareMember | None:
         turn = group.turn
         found = pick(group, unreachable, key)
         group.turn = turn + 1 + (id(group) >> 4) % 2
@@ -218,7 +218,7 @@ def a_turn_that_replicas_do_not_share(patch: Patch) -> None:
 def snapshots_without_the_unsent(patch: Patch) -> None:
     restore = restoring.restore_session
 
-    def forgetful(state: State, frozen: Any) -> Session:
+    def forgetful(state: BrokerState, frozen: Any) -> Session:
         session = restore(state, frozen)
         session.outbound.unsent = []
         return session
@@ -233,7 +233,7 @@ def snapshots_without_deadlines(patch: Patch) -> None:
 def interest_is_told_after_a_restart_only(patch: Patch) -> None:
     tell = interest.tell
 
-    def hushed(state: State, topic_filter: bytes) -> None:
+    def hushed(state: BrokerState, topic_filter: bytes) -> None:
         if state.filters.get(topic_filter):
             tell(state, topic_filter)
 
@@ -243,7 +243,7 @@ def interest_is_told_after_a_restart_only(patch: Patch) -> None:
 def leaders_count_what_followers_skip(patch: Patch) -> None:
     deliver = delivering.deliver_here
 
-    def counting(state: State, route: Any, message: Any) -> None:
+    def counting(state: BrokerState, route: Any, message: Any) -> None:
         if state.effects is not None and message.expires_at_ms:
             state.dropped += 1
         deliver(state, route, message)
@@ -254,7 +254,7 @@ def leaders_count_what_followers_skip(patch: Patch) -> None:
 def a_will_survives_a_reconnect(patch: Patch) -> None:
     attach = attaching.apply_attach
 
-    def keeping(state: State, command: Attach) -> bytes:
+    def keeping(state: BrokerState, command: Attach) -> bytes:
         session = state.sessions.get(command.client_id)
         will, due_ms = (session.will, session.will_due_ms) if session else (None, 0)
         reply = attach(state, command)
@@ -267,12 +267,12 @@ def a_will_survives_a_reconnect(patch: Patch) -> None:
 
 
 def deadlines_pile_up(patch: Patch) -> None:
-    def look_again(state: State, at_ms: int, session: Session) -> None:
+    def look_again(state: BrokerState, at_ms: int, session: Session) -> None:
         session.look_at_ms = at_ms
         state.deadlines.append((at_ms, session.client_id))
         state.deadlines.sort()
 
-    patch.setattr(State, "look_again", look_again)
+    patch.setattr(BrokerState, "look_again", look_again)
 
 
 def retained_messages_come_all_at_once(patch: Patch) -> None:

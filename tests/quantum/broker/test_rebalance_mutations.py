@@ -19,9 +19,9 @@ from quantum.broker.errors import BrokerError
 from quantum.broker.items import Began, Item
 from quantum.broker.message import Message
 from quantum.broker.move import Move
-from quantum.broker.routes import Route
+from quantum.broker.routes import TopicRoute
 from quantum.broker.shares import ShareGroup
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from tests.quantum.broker import test_rebalance_steps
 from tests.quantum.broker.partition import Partition
 from tests.quantum.broker.test_rebalance import GROWTHS, run_growing
@@ -30,14 +30,14 @@ Patch = pytest.MonkeyPatch
 
 
 def sessions_that_leave_are_not_fenced(patch: Patch) -> None:
-    patch.setattr(State, "is_fenced", lambda state, client_id: False)
+    patch.setattr(BrokerState, "is_fenced", lambda state, client_id: False)
     patch.setattr(rebalancing, "fence_leaving", lambda state: None)
 
 
 def sessions_that_leave_still_get_everything(patch: Patch) -> None:
     deliver = delivering.deliver_here
 
-    def generous(state: State, route: Route, message: Message, **_: Any) -> None:
+    def generous(state: BrokerState, route: TopicRoute, message: Message, **_: Any) -> None:
         deliver(state, route, message, to_leaving=True)
 
     patch.setattr(publishing, "deliver_here", generous)
@@ -47,7 +47,7 @@ def sessions_that_leave_still_get_everything(patch: Patch) -> None:
 def sessions_that_leave_get_nothing_any_more(patch: Patch) -> None:
     deliver = delivering.deliver_here
 
-    def hasty(state: State, route: Route, message: Message, **_: Any) -> None:
+    def hasty(state: BrokerState, route: TopicRoute, message: Message, **_: Any) -> None:
         deliver(state, route, message, to_leaving=False)
 
     patch.setattr(receiving, "deliver_here", hasty)
@@ -56,7 +56,7 @@ def sessions_that_leave_get_nothing_any_more(patch: Patch) -> None:
 def a_session_is_handed_over_twice(patch: Patch) -> None:
     hand_over = moving._hand_over
 
-    def twice(state: State, channel: int, session: Any) -> None:
+    def twice(state: BrokerState, channel: int, session: Any) -> None:
         hand_over(state, channel, session)
         hand_over(state, channel, session)
 
@@ -76,7 +76,7 @@ def nobody_waits_until_deliveries_are_taken(patch: Patch) -> None:
 
 
 def a_fresh_partition_opens_with_the_first_part(patch: Patch) -> None:
-    def hasty(state: State) -> bool:
+    def hasty(state: BrokerState) -> bool:
         return state.move is not None and not state.is_open and bool(state.move.ended)
 
     patch.setattr(receiving, "is_complete", hasty)
@@ -85,7 +85,7 @@ def a_fresh_partition_opens_with_the_first_part(patch: Patch) -> None:
 def a_fresh_partition_takes_ordinary_channels_at_once(patch: Patch) -> None:
     begin = rebalancing.begin
 
-    def open_minded(state: State, began: Began) -> None:
+    def open_minded(state: BrokerState, began: Began) -> None:
         begin(state, began)
         state.is_open = True
 
@@ -95,7 +95,7 @@ def a_fresh_partition_takes_ordinary_channels_at_once(patch: Patch) -> None:
 def fresh_partitions_get_what_they_asked_for_only(patch: Patch) -> None:
     begin = rebalancing.begin
 
-    def seeing(state: State, began: Began) -> None:
+    def seeing(state: BrokerState, began: Began) -> None:
         begin(state, began)
         state.routes.blind.clear()
 
@@ -105,7 +105,7 @@ def fresh_partitions_get_what_they_asked_for_only(patch: Patch) -> None:
 def messages_that_waited_are_forgotten(patch: Patch) -> None:
     open_up = rebalancing.open_up
 
-    def forgetful(state: State, move: Move) -> None:
+    def forgetful(state: BrokerState, move: Move) -> None:
         open_up(state, move)
         move.held.clear()
 
@@ -113,7 +113,7 @@ def messages_that_waited_are_forgotten(patch: Patch) -> None:
 
 
 def messages_do_not_wait_for_their_sessions(patch: Patch) -> None:
-    def impatient(state: State, origin: int, item: Item) -> None:
+    def impatient(state: BrokerState, origin: int, item: Item) -> None:
         state.is_open = True
         receiving._on_item(state, origin, item)
         state.is_open = False
@@ -122,13 +122,13 @@ def messages_do_not_wait_for_their_sessions(patch: Patch) -> None:
 
 
 def deliveries_before_the_cut_go_the_ordinary_way(patch: Patch) -> None:
-    patch.setattr(State, "way", lambda state, prg: prg)
+    patch.setattr(BrokerState, "way", lambda state, prg: prg)
 
 
 def places_begin_anew_with_a_ring(patch: Patch) -> None:
     begin = rebalancing.begin
 
-    def forgetful(state: State, began: Began) -> None:
+    def forgetful(state: BrokerState, began: Began) -> None:
         begin(state, began)
         state.channels.counted = {
             prg: max(0, place - 3) for prg, place in state.channels.counted.items()
@@ -140,7 +140,7 @@ def places_begin_anew_with_a_ring(patch: Patch) -> None:
 def numbers_of_passed_on_publishes_begin_anew(patch: Patch) -> None:
     begin = rebalancing.begin
 
-    def forgetful(state: State, began: Began) -> None:
+    def forgetful(state: BrokerState, began: Began) -> None:
         begin(state, began)
         for forwarded in state.channels.forwarded.values():
             forwarded.number = max(0, forwarded.number - 1)
@@ -151,7 +151,7 @@ def numbers_of_passed_on_publishes_begin_anew(patch: Patch) -> None:
 def accepted_publishes_are_not_remembered(patch: Patch) -> None:
     take_in = moving.take_in_session
 
-    def forgetful(state: State, item: Any) -> None:
+    def forgetful(state: BrokerState, item: Any) -> None:
         take_in(state, item)
         state.sessions[item.client_id].received.clear()
 

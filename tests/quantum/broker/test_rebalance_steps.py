@@ -25,7 +25,7 @@ from quantum.broker import (
     encode_record,
     waits_for,
 )
-from quantum.broker.frames import Header, decode_frames, encode_frames
+from quantum.broker.frames import BrokerHeader, decode_frames, encode_frames
 from quantum.broker.items import (
     Began,
     Deliver,
@@ -281,7 +281,7 @@ def test_a_snapshot_of_the_version_before_is_read() -> None:
     desk = moving_desk()
     frames = list(decode_frames(desk.leader.snapshot()))
     header = frames[0]
-    assert isinstance(header, Header)
+    assert isinstance(header, BrokerHeader)
     older = [NAME, 2, *msgspec.to_builtins(header)[3:9]]
     body = msgspec.msgpack.encode([0, *older])
     rest = b"".join(encode_frames(frames[1:]))

@@ -7,10 +7,10 @@ import msgspec
 from quantum.broker import (
     Attach,
     Attached,
-    Ended,
     LeaderStarted,
     RemoveSession,
-    Subscribed,
+    SessionEnd,
+    SubscribeReply,
     WillSpec,
     encode_command,
 )
@@ -20,7 +20,7 @@ from tests.quantum.broker.desk import Desk, record, spec
 
 
 def ended(desk: Desk) -> list[tuple[bytes, str]]:
-    return [(each.client_id, each.reason) for each in desk.effects if isinstance(each, Ended)]
+    return [(each.client_id, each.reason) for each in desk.effects if isinstance(each, SessionEnd)]
 
 
 def will(topic: bytes = b"will", *, delay: int = 0, expires_in_ms: int = 0) -> WillSpec:
@@ -258,7 +258,7 @@ def test_one_elapse_ends_no_more_sessions_than_an_entry_should_hold() -> None:
 def test_a_subscribe_makes_a_session_for_a_client_that_only_its_connection_knew() -> None:
     desk = Desk()
     answer = desk.subscribe(spec(b"a"), epoch=0)
-    assert isinstance(answer, Subscribed) and answer.epoch == 1 and answer.reasons == [2]
+    assert isinstance(answer, SubscribeReply) and answer.epoch == 1 and answer.reasons == [2]
     desk.detach(epoch=answer.epoch, attachment=answer.attachment)
     assert ended(desk) == [(b"c", "disconnected")]
     assert desk.subscribe(spec(b"a"), epoch=1).reasons == [0x80]

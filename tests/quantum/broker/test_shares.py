@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from quantum.broker import PUBACK, PUBREC, LeaderStarted, Message, Send, SendPubrel, SetPolicy
-from quantum.broker.items import Interest, Member, Returned, Targeted
+from quantum.broker.items import Interest, MemberItem, Returned, Targeted
 from quantum.broker.message_key import message_key
-from quantum.broker.shares import Member as ShareMember
-from quantum.broker.shares import ShareGroup, owner_of_key
+from quantum.broker.shares import ShareGroup, ShareMember, owner_of_key
 from quantum.tenancy import HELD
 from tests.quantum.broker.desk import Desk, record, spec
 
@@ -155,14 +154,14 @@ def test_a_member_without_room_yields_and_a_group_without_room_refuses() -> None
 
 def test_a_full_member_elsewhere_yields_too() -> None:
     desk = Desk()
-    near = Member(b"g", b"a", b"near", 1, 1, 0, online=True)
-    full = Member(b"g", b"a", b"full", 1, 1, 0, online=True, full=True)
+    near = MemberItem(b"g", b"a", b"near", 1, 1, 0, online=True)
+    full = MemberItem(b"g", b"a", b"full", 1, 1, 0, online=True, full=True)
     desk.from_there(near, full)
     for _ in range(3):
         desk.publish(b"a")
     targets = {each.client_id for each in desk.to_there() if isinstance(each, Targeted)}
     assert targets == {b"near"}
-    desk.from_there(Member(b"g", b"a", b"near", 1, 1, 0, online=True, full=True))
+    desk.from_there(MemberItem(b"g", b"a", b"near", 1, 1, 0, online=True, full=True))
     assert desk.publish(b"a") == 0x97
 
 
@@ -184,13 +183,13 @@ def test_taking_back_makes_room() -> None:
 
 def test_the_owner_of_the_topic_picks_members_of_other_partitions() -> None:
     desk = Desk()
-    desk.from_there(Member(b"g", b"a", b"far member", 7, 1, 9, online=True))
+    desk.from_there(MemberItem(b"g", b"a", b"far member", 7, 1, 9, online=True))
     desk.publish(b"a", b"x", 2)
     (item,) = desk.to_there()
     assert isinstance(item, Targeted)
     assert (item.client_id, item.epoch, item.qos, item.identifier) == (b"far member", 7, 1, 9)
     assert (item.share, item.filter) == (b"g", b"a")
-    desk.from_there(Member(b"g", b"a", b"far member", 7, -1, 9, online=False))
+    desk.from_there(MemberItem(b"g", b"a", b"far member", 7, -1, 9, online=False))
     assert desk.publish(b"a") == 0 and desk.to_there() == []
 
 
@@ -198,11 +197,11 @@ def test_other_partitions_hear_of_members_and_their_condition() -> None:
     desk = Desk()
     desk.attach(b"m")
     desk.subscribe(spec(b"far/#", 1, share=b"g"), client_id=b"m")
-    assert desk.to_there() == [Member(b"g", b"far/#", b"m", 1, 1, 0, online=True)]
+    assert desk.to_there() == [MemberItem(b"g", b"far/#", b"m", 1, 1, 0, online=True)]
     desk.detach(b"m")
-    assert desk.to_there() == [Member(b"g", b"far/#", b"m", 1, 1, 0, online=False)]
+    assert desk.to_there() == [MemberItem(b"g", b"far/#", b"m", 1, 1, 0, online=False)]
     desk.attach(b"m", clean=True)
-    assert desk.to_there() == [Member(b"g", b"far/#", b"m", 1, -1, 0, online=False)]
+    assert desk.to_there() == [MemberItem(b"g", b"far/#", b"m", 1, -1, 0, online=False)]
 
 
 def test_a_turn_for_a_session_that_is_no_more_is_returned() -> None:
@@ -241,7 +240,7 @@ def test_what_a_member_elsewhere_did_not_take_goes_back_to_the_owner() -> None:
     desk.to_there()
     desk.detach(b"m", gracefully=False)
     online, *back = desk.to_there()
-    assert isinstance(online, Member) and not online.online
+    assert isinstance(online, MemberItem) and not online.online
     assert back == [Returned(b"g", b"far/#", record(b"far/x", each)) for each in (b"1", b"2")]
 
 
@@ -260,7 +259,7 @@ def test_replicas_that_began_at_different_times_give_out_alike() -> None:
     """The order of groups must not depend on when a replica learned of them."""
     desk = Desk()
     for share in (b"z", b"a", b"m"):
-        desk.from_there(Member(share, b"a", b"far", 1, 1, 0, online=True))
+        desk.from_there(MemberItem(share, b"a", b"far", 1, 1, 0, online=True))
     desk.from_there(Interest(b"a", 1))
     desk.publish(b"a")
     shares = [each.share for each in desk.to_there() if isinstance(each, Targeted)]

@@ -16,7 +16,7 @@ from xxhash import xxh3_64_intdigest
 from quantum.broker import BrokerSettings, RemoveSession, SetPolicy, SubscriptionSpec
 from quantum.broker.holdings import SESSION_BYTES
 from quantum.broker.types import TRANSFER
-from quantum.routing import jump
+from quantum.routing.ring import jump
 from quantum.tenancy import HELD
 from quantum.topics import matches
 from tests.quantum.broker.client import Client

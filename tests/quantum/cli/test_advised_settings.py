@@ -11,18 +11,27 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
-from clustor.telemetry import explaining, explaining_mode
+from clustor.telemetry import explaining, explaining_credits, explaining_mode
 from quantum.cli import broker, doctor_checks, why
 from quantum.cli.config import app
 from quantum.cli.config_layers import CLUSTER_FILE_KEYS, QUOTA_NAMES, knows
 from quantum.config import NAMES
 from quantum.config.live import LIVE_KEYS
 from quantum.node import access_page
-from quantum.node import why as telemetry_why
-from quantum.node.why import ClientFacts, explain_client
+from quantum.node import client_causes as telemetry_why
+from quantum.node.client_causes import ClientFacts, explain_client
 from quantum.tenancy import Rate
 
-SPEAKERS = (explaining, explaining_mode, telemetry_why, access_page, broker, doctor_checks, why)
+SPEAKERS = (
+    explaining,
+    explaining_credits,
+    explaining_mode,
+    telemetry_why,
+    access_page,
+    broker,
+    doctor_checks,
+    why,
+)
 NOT_SETTINGS = re.compile(r"quantum |ulimit |make |GET |POST |-?-")
 LOOKS_LIKE_ONE = re.compile(
     r"\b(?:raise|lower|set|take|change) (?:the )?`?([a-z_]+(?:[._][a-z_]+)+)"

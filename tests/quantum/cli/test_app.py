@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -15,7 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from clustor.runtime.build import build, commit_of
-from quantum.cli import naming
+from quantum.cli import main, naming
 from quantum.cli.app import COMMANDS, _pasteable_command, build_list
 from quantum.cli.app import build as build_tree
 from slipstream.cli import app as slipstream_app
@@ -207,3 +209,15 @@ def test_the_help_of_options_can_be_pasted_too(monkeypatch: pytest.MonkeyPatch) 
         told += [parameter.help for parameter in each.params if getattr(parameter, "help", None)]
     assert not [text for text in told if "`quantum " in text]
     assert any("`bin/quantum status`" in text for text in told)
+
+
+def test_the_collector_rests_only_while_modules_are_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(sys, "argv", ["quantum", "--version"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # Ctrl-C stays what it is here
+    monkeypatch.setattr(typer, "echo", lambda *_, **__: seen.append(gc.isenabled()))
+    with pytest.raises(SystemExit):
+        main()
+    assert seen == [True]

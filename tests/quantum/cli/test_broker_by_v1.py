@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from clustor.runtime.cluster_file import NodeEntry
 from clustor.runtime.peers.transport import Address
 from quantum.cli import broker, tenants
 from quantum.node.orders import BrokerOrders
@@ -45,7 +46,8 @@ def place(lab: Lab) -> Iterator[Address]:
     found = object.__new__(ServedBroker)
     found._service = lab.service
     found.views, found.orders = BrokerViews(lab.service), BrokerOrders(lab.service)
-    found._admins = {2: "127.0.0.1:1"}
+    entry = NodeEntry(2, "127.0.0.1", 0, 1, "")
+    found._node = cast("Any", SimpleNamespace(cluster=SimpleNamespace(nodes=(entry,))))
     host = Host(settled_plane())
     with served(host, development=OPERATOR, broker=lambda: found) as (address, _):
         yield address

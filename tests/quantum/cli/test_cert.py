@@ -10,14 +10,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from typer.testing import CliRunner
 
 from clustor.runtime.development import node_directory, prepare_cluster
+from clustor.runtime.pki.certificate_files import load_certificate, load_certificates
 from clustor.runtime.pki.identity import (
     CERTIFICATE_FILE,
     REVOCATION_FILE,
     ClusterId,
     NodeId,
     client_context,
-    load_certificate,
-    load_certificates,
     own_identity,
     utc_now,
 )

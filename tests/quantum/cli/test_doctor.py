@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from quantum.cli.doctor_checks import CHECKS, DAY_MS, Examined, Severity, age_rows, examine
+from quantum.cli.doctor_checks import CHECKS, DAY_MS, ExaminedNode, Severity, age_rows, examine
 
 NOW_MS = 1_700_000_000_000
 GROUP: dict[str, Any] = {
@@ -42,9 +43,9 @@ READY = {"ready": True, "mode": "Serving", "reasons": {}}
 CONTROL = {"cache_state": "Fresh", "cache_age_ms": 1_000}
 
 
-def node(number: int = 1, **changes: Any) -> Examined:
+def node(number: int = 1, **changes: Any) -> ExaminedNode:
     facts = copy.deepcopy(FACTS) | {"node_id": number} | changes
-    return Examined(number, facts, NOW_MS - 5, NOW_MS + 5, READY, CONTROL)
+    return ExaminedNode(number, facts, NOW_MS - 5, NOW_MS + 5, READY, CONTROL)
 
 
 def group(**changes: Any) -> list[dict[str, Any]]:
@@ -73,7 +74,7 @@ OVERRIDE = {"override_id": "o1", "scope": "Credit", "ends_ms": NOW_MS + 5_000}
 WRONG = {
     "an override": (node(overrides=[OVERRIDE]), "overrides", WARN),
     "a structural lag": (node(lag_alerts=[{"partition_id": 1, "followers": [2]}]), "alerts", WARN),
-    "no answer": (Examined(1, None), "answers", ILL),
+    "no answer": (ExaminedNode(1, None), "answers", ILL),
     "an alarm of its clock": (node(clock_alarm="the time of day jumped"), "clocks", ILL),
     "a clock that is off": (node(wall_ms=NOW_MS + 1_000), "clocks", WARN),
     "a clock that is far behind": (node(wall_ms=NOW_MS - 10_000), "clocks", ILL),
@@ -93,7 +94,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("examined", "check", "severity"), WRONG.values(), ids=WRONG.keys())
 def test_what_is_wrong_is_said_with_what_to_do(
-    examined: Examined, check: str, severity: Severity
+    examined: ExaminedNode, check: str, severity: Severity
 ) -> None:
     found = examine([examined], NOW_MS)
     assert [(each.check, each.severity) for each in found] == [(check, severity)]
@@ -128,7 +129,7 @@ def test_a_group_that_nobody_leads_is_the_clusters_illness() -> None:
 
 
 def test_pages_beside_the_facts_are_judged_too() -> None:
-    sick = Examined(
+    sick = ExaminedNode(
         1,
         FACTS,
         NOW_MS,
@@ -140,3 +141,17 @@ def test_pages_beside_the_facts_are_judged_too() -> None:
     )
     found = {each.check: each.severity for each in examine([sick], NOW_MS)}
     assert found == dict.fromkeys(("listeners", "copies", "readiness"), ILL) | {"alerts": WARN}
+
+
+def test_groups_that_are_behind_while_nobody_reads_are_named_the_worst_first() -> None:
+    def lag(group: str, records: int, members: int = 0) -> dict[str, Any]:
+        return {"tenant": "dev", "group": group, "lag": records, "members": members}
+
+    lags = (lag("a", 5), lag("a", 7), lag("read", 99, members=1), lag("even", 0), lag("b", 40))
+    found = examine([replace(node(), lags=lags)], NOW_MS)
+    assert [(each.check, each.severity) for each in found] == [("lag", Severity.WARN)] * 2
+    assert "group b of tenant dev has no consumer and is 40 records behind" in found[0].what
+    assert "12 records" in found[1].what
+    many = tuple(lag(f"g{number}", number + 1) for number in range(9))
+    said = examine([replace(node(), lags=many)], NOW_MS)
+    assert len(said) == 6 and said[-1].what.startswith("4 more groups")

@@ -30,7 +30,7 @@ from clustor.telemetry import (
 from quantum.cli import broker
 from quantum.cli.status_table import gate_words
 from quantum.cli.why import client_lines, group_lines, is_ill
-from quantum.node.why import ClientFacts, Ill, explain_client
+from quantum.node.client_causes import ClientFacts, Ill, explain_client
 from tests.clustor.telemetry.test_why import CREDITS, DISK, FINE, LEADS, LOST, SNAPSHOT
 
 MODE = ModeReading(

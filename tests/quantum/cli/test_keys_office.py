@@ -14,7 +14,8 @@ from clustor.control import IssueBreakGlass, KeyPurpose, OverrideScope, SigningK
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.peers.transport import Address
-from clustor.runtime.pki.identity import GLASS_FILE, cluster_id, load_certificates, utc_now
+from clustor.runtime.pki.certificate_files import load_certificates
+from clustor.runtime.pki.identity import GLASS_FILE, cluster_id, utc_now
 from clustor.runtime.release import check_release
 from clustor.security import signer_rotation
 from quantum.cli import admin, keys

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clustor.log import Entry, IoWriterMode, LogConfig, LogIndex, PartitionId, Term
+from clustor.log.config import LogConfig
+from clustor.log.types import Entry, IoWriterMode, LogIndex, PartitionId, Term
 from clustor.runtime.disk import open_mode
 from clustor.runtime.keys.store import create_keyring
 from clustor.runtime.partition_log import open_partition_log

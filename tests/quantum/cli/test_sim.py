@@ -40,6 +40,17 @@ def test_the_same_seed_has_the_same_hash() -> None:
     assert run("--seed", "2", "--seeds", "1")[1][0] == run("--seed", "2", "--seeds", "1")[1][0]
 
 
+def test_several_processes_say_the_same_in_the_same_order() -> None:
+    alone, shared = run("--seeds", "5"), run("--seeds", "5", "--processes", "2")
+    assert shared == alone
+
+
+def test_several_processes_end_when_the_time_is_over() -> None:
+    code, lines = run("--minutes", "0.001", "--processes", "2")
+    assert code == 0
+    assert lines[-1]["seeds"] == len(lines) - 1
+
+
 def test_a_violation_is_exit_code_1_and_can_be_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what is merely in the log applied, even a calm cluster breaks its promises."""
     monkeypatch.setattr(Group, "_apply_limit", lambda self: self.core.log.last_index)

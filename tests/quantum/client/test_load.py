@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from quantum.client import ConnectionLost, Endpoint, Unreachable
-from quantum.client.load import Load, LoadPlan, percentile
-from quantum.edge import Listener, Lobby, Peer, Wire
+from quantum.client.load import LoadPlan, LoadRun, percentile
+from quantum.edge.listener import Listener
+from quantum.edge.lobby import Lobby
+from quantum.edge.ports import ConnectionPeer, WirePort
 from quantum.protocols.mqtt.codec import (
     Connack,
     Connect,
@@ -24,7 +26,7 @@ from quantum.protocols.mqtt.codec import (
     Pubrel,
     ReasonCode,
     Suback,
-    Subscribe,
+    SubscribePacket,
     decode_packet,
     encode_packet,
 )
@@ -41,7 +43,7 @@ class TinyBroker:
     refusals = 0
     cut_after = 1 << 60
 
-    def opened(self, wire: Wire, peer: Peer) -> None:
+    def opened(self, wire: WirePort, peer: ConnectionPeer) -> None:
         self.wire = wire
         self.reader = PacketReader(1 << 20)
 
@@ -51,7 +53,7 @@ class TinyBroker:
             packet = decode_packet(*found, V5, direction=Direction.TO_SERVER)
             if isinstance(packet, Connect):
                 self.wire.write(encode_packet(Connack(), V5))
-            elif isinstance(packet, Subscribe):
+            elif isinstance(packet, SubscribePacket):
                 self.wire.write(encode_packet(Suback(packet.packet_id, (ReasonCode(0),)), V5))
             elif isinstance(packet, Publish):
                 self._on_publish(packet)
@@ -93,7 +95,7 @@ async def test_every_publish_is_acknowledged_and_timed(qos: int) -> None:
         seen: list[int] = []
         async with tiny_broker() as endpoint:
             plan = LoadPlan(publishers=5, subscribers=1, qos=qos, seconds=0.2 * times)
-            load = Load(endpoint, plan)
+            load = LoadRun(endpoint, plan)
             await load.run(lambda now: seen.append(now.counts.sent), every_seconds=0.05)  # noqa: B023
         counts = load.counts
         assert counts.sent == counts.acknowledged == TinyBroker.publishes
@@ -108,7 +110,7 @@ async def test_every_publish_is_acknowledged_and_timed(qos: int) -> None:
 async def test_qos_0_is_bounded_by_the_network_and_arrives() -> None:
     for times in LONGER:
         async with tiny_broker() as endpoint:
-            load = Load(endpoint, LoadPlan(publishers=2, qos=0, seconds=0.1 * times))
+            load = LoadRun(endpoint, LoadPlan(publishers=2, qos=0, seconds=0.1 * times))
             await load.run(lambda _now: None)
             async with asyncio.timeout(180):
                 while TinyBroker.publishes < load.counts.sent:
@@ -122,7 +124,7 @@ async def test_qos_0_is_bounded_by_the_network_and_arrives() -> None:
 async def test_a_rate_is_kept() -> None:
     for times in LONGER:
         async with tiny_broker() as endpoint:
-            load = Load(endpoint, LoadPlan(publishers=3, per_second=500, seconds=0.4 * times))
+            load = LoadRun(endpoint, LoadPlan(publishers=3, per_second=500, seconds=0.4 * times))
             await load.run(lambda _now: None)
         assert load.counts.sent <= 500 * load.elapsed + 1
         assert load.counts.acknowledged == load.counts.sent
@@ -133,7 +135,7 @@ async def test_a_rate_is_kept() -> None:
 
 async def test_a_broker_that_cuts_us_ends_the_run() -> None:
     async with tiny_broker(cut_after=20) as endpoint:
-        load = Load(endpoint, LoadPlan(publishers=1, seconds=250))
+        load = LoadRun(endpoint, LoadPlan(publishers=1, seconds=250))
         await asyncio.wait_for(load.run(lambda _now: None), 200)
     assert load.counts.lost_connections == 1
     assert load.counts.acknowledged <= 20
@@ -143,7 +145,7 @@ async def test_nobody_there() -> None:
     async with tiny_broker() as endpoint:
         pass
     with pytest.raises((Unreachable, ConnectionLost), match="nothing listens"):
-        await Load(endpoint, LoadPlan(publishers=1)).run(lambda _now: None)
+        await LoadRun(endpoint, LoadPlan(publishers=1)).run(lambda _now: None)
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (0.0, 1.0)])

@@ -7,12 +7,12 @@ import pytest
 from quantum.client.events import (
     Acknowledged,
     Connected,
-    Ended,
+    ConnectionEnded,
     Event,
     Received,
     Rejected,
     Silent,
-    Subscribed,
+    SubscribeAnswered,
 )
 from quantum.client.session import ClientOptions, ClientSession
 from quantum.protocols.mqtt.codec import (
@@ -35,7 +35,7 @@ from quantum.protocols.mqtt.codec import (
     Pubrel,
     ReasonCode,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
@@ -213,12 +213,12 @@ def test_subscriptions_are_asked_for_again_where_the_broker_forgot() -> None:
     token = line.session.subscribe((wanted, refused))
     line.sent()
     codes = (ReasonCode.GRANTED_QOS_1, ReasonCode.NOT_AUTHORIZED)
-    assert line.hear(Suback(PacketId(1), codes)) == [Subscribed(token, codes)]
+    assert line.hear(Suback(PacketId(1), codes)) == [SubscribeAnswered(token, codes)]
     line.session.lost()
     assert line.connect(Connack(session_present=True)) == []
     line.session.lost()
     (again,) = line.connect(Connack(session_present=False))
-    assert isinstance(again, Subscribe)
+    assert isinstance(again, SubscribePacket)
     assert again.subscriptions == (wanted,)
 
 
@@ -230,7 +230,7 @@ def test_a_request_without_an_answer_is_asked_again() -> None:
     line.session.lost()
     assert line.connect() == [first]
     (event,) = line.hear(Suback(PacketId(1), (ReasonCode.GRANTED_QOS_1,)))
-    assert isinstance(event, Subscribed) and event.token == token
+    assert isinstance(event, SubscribeAnswered) and event.token == token
 
 
 def test_aliases_are_of_one_connection() -> None:
@@ -274,7 +274,7 @@ def test_a_refusal_and_an_end_are_told() -> None:
     line = Line()
     line.connect()
     (event,) = line.hear(Disconnect(ReasonCode.SESSION_TAKEN_OVER))
-    assert event == Ended(ReasonCode.SESSION_TAKEN_OVER, None)
+    assert event == ConnectionEnded(ReasonCode.SESSION_TAKEN_OVER, None)
 
 
 def test_qos_0_without_a_connection_is_lost_and_above_it_waits() -> None:

@@ -34,7 +34,7 @@ def test_the_defaults_are_those_of_development() -> None:
         "127.0.0.1:9080",
     ]
     assert (settings.tenant_prgs, settings.queue_bytes_max, settings.queue_messages_max) == (
-        3,
+        0,
         64 << 20,
         1_000,
     )
@@ -100,7 +100,7 @@ BAD = {
     "no number": (
         {"QUANTUM_TENANT_PRGS": "many"},
         BadValue,
-        "QUANTUM_TENANT_PRGS is 'many', and must be a whole number from 1 to 512",
+        "QUANTUM_TENANT_PRGS is 'many', and must be a whole number from 0 to 512",
     ),
     "too small": (
         {"QUANTUM_PACKET_BYTES_MAX": "12"},
@@ -154,7 +154,7 @@ def test_show_tells_values_and_sources(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_show_of_a_bad_value_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUANTUM_TENANT_PRGS", "0")
+    monkeypatch.setenv("QUANTUM_TENANT_PRGS", "-1")
     result = runner.invoke(app, ["show"])
     assert result.exit_code == 2
-    assert "QUANTUM_TENANT_PRGS is '0'" in result.output.replace("\n", " ")
+    assert "QUANTUM_TENANT_PRGS is '-1'" in result.output.replace("\n", " ")

@@ -9,7 +9,8 @@ import sys
 
 import uvloop
 
-from quantum.edge import Listener, Lobby
+from quantum.edge.listener import Listener
+from quantum.edge.lobby import Lobby
 from tests.quantum.edge.recording import HOST, Handlers
 
 SPARE = 8

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from quantum.edge import AdmissionLimits, EdgeLimits, Listener, Lobby, NewHandler, Peer, Wire
-from quantum.edge.listener import Connection
+from quantum.edge.admission import AdmissionLimits
+from quantum.edge.listener import Listener, ListenerConnection
+from quantum.edge.lobby import EdgeLimits, Lobby
+from quantum.edge.ports import ConnectionPeer, NewHandler, WirePort
 
 HOST = "127.0.0.1"
 
@@ -21,13 +23,13 @@ class Recorder:
     answer: Callable[[bytes], bytes] = bytes.upper
     events: list[str] = field(default_factory=list)
     data: bytearray = field(default_factory=bytearray)
-    wire: Wire | None = None
-    peer: Peer | None = None
+    wire: WirePort | None = None
+    peer: ConnectionPeer | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     drained: asyncio.Event = field(default_factory=asyncio.Event)
     says_goodbye: bool = True
 
-    def opened(self, wire: Wire, peer: Peer) -> None:
+    def opened(self, wire: WirePort, peer: ConnectionPeer) -> None:
         assert self.wire is None
         self.events.append("opened")
         self.wire, self.peer = wire, peer
@@ -115,7 +117,7 @@ async def listening(
     new_handler: NewHandler,
     edge_limits: EdgeLimits | None = None,
     *,
-    connection: Callable[[Listener], Connection] = Connection,
+    connection: Callable[[Listener], ListenerConnection] = ListenerConnection,
 ) -> AsyncIterator[tuple[Listener, Clients]]:
     """A listener on a free port of loopback; nothing of it is left afterwards."""
     lobby = Lobby(edge_limits or limits())

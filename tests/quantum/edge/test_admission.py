@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from quantum.edge.admission import Admission, AdmissionLimits, TokenBucket, Verdict
+from quantum.edge.admission import AdmissionLimits, AdmissionVerdict, EdgeAdmission, RateBucket
 from quantum.edge.deadlines import DeadlineWheel, Slot
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
-    bucket = TokenBucket(8.0, 3, now=100.0)
+    bucket = RateBucket(8.0, 3, now=100.0)
     assert [bucket.take(100.0) for _ in range(4)] == [True, True, True, False]
     assert not bucket.take(100.12)
     assert bucket.take(100.125)
@@ -20,29 +20,29 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
 
 
 def test_a_clock_that_goes_back_gives_and_takes_nothing() -> None:
-    bucket = TokenBucket(8.0, 1, now=100.0)
+    bucket = RateBucket(8.0, 1, now=100.0)
     assert bucket.take(100.0)
     assert not bucket.take(50.0)
     assert bucket.take(50.125)
 
 
 def test_who_comes_too_early_waits_its_turn_in_order() -> None:
-    door: Admission[str] = Admission(AdmissionLimits(10, 1.0, 1, 2), now=0.0)
+    door: EdgeAdmission[str] = EdgeAdmission(AdmissionLimits(10, 1.0, 1, 2), now=0.0)
     assert [door.arrive(name, 0.0) for name in "abcd"] == [
-        Verdict.ENTER,
-        Verdict.WAIT,
-        Verdict.WAIT,
-        Verdict.TURN_AWAY,
+        AdmissionVerdict.ENTER,
+        AdmissionVerdict.WAIT,
+        AdmissionVerdict.WAIT,
+        AdmissionVerdict.TURN_AWAY,
     ]
     assert door.release(0.5) == []
     assert door.release(1.0) == ["b"]
-    assert door.arrive("e", 2.0) is Verdict.WAIT, "nobody overtakes who waits"
+    assert door.arrive("e", 2.0) is AdmissionVerdict.WAIT, "nobody overtakes who waits"
     assert door.release(2.0) == ["c"]
     assert door.present == 4
 
 
 def test_who_waits_may_leave() -> None:
-    door: Admission[str] = Admission(AdmissionLimits(10, 1.0, 1, 2), now=0.0)
+    door: EdgeAdmission[str] = EdgeAdmission(AdmissionLimits(10, 1.0, 1, 2), now=0.0)
     for name in "abc":
         door.arrive(name, 0.0)
     door.leave("b")

@@ -10,8 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from quantum.edge import AddressRefused, Listener, ListenFailed, Peer, require_loopback
-from quantum.edge.listener import HELD_BYTES_MAX, Connection
+from quantum.edge.errors import AddressRefused, ListenFailed
+from quantum.edge.listener import HELD_BYTES_MAX, Listener, ListenerConnection, require_loopback
+from quantum.edge.ports import ConnectionPeer
 from tests.clustor.runtime.waiting import until
 from tests.quantum.edge.recording import HOST, Handlers, limits, listening, rest_of
 
@@ -27,7 +28,7 @@ async def test_the_handler_lives_from_the_first_bytes_to_the_end() -> None:
         (handler,) = handlers.made
         await handler.ended.wait()
         assert handler.events == ["opened", "received", "lost"]
-        assert handler.peer == Peer("tcp", f"{host}:{port}", "dev")
+        assert handler.peer == ConnectionPeer("tcp", f"{host}:{port}", "dev")
         assert handler.wire is not None
         handler.wire.write(b"to nobody")  # none of these may raise after the end
         handler.wire.pause_reading()
@@ -238,7 +239,7 @@ async def test_who_talks_too_much_at_the_door_is_cut(said: int, cut: bool) -> No
     async with listening(Handlers(), full) as (listener, connect):
         await connect()
         await until(lambda: listener.connections == 1, "the first took the only token")
-        waits, transport = Connection(listener), DoorTransport()
+        waits, transport = ListenerConnection(listener), DoorTransport()
         waits.connection_made(transport)
         waits.data_received(b"x" * 1000)
         waits.data_received(b"x" * (said - 1000))

@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from clustor.runtime.pki.authority_change import begin_rollover, finish_rollover, switch_rollover
-from clustor.runtime.pki.identity import load_certificate, utc_now
-from quantum.edge import TenantTrust
+from clustor.runtime.pki.certificate_files import load_certificate
+from clustor.runtime.pki.identity import utc_now
 from quantum.edge.errors import (
     CertificatesUnusable,
     ClientAuthorityGone,
     ClientCertificateRevoked,
     ClientUntrusted,
 )
+from quantum.edge.tls import TenantTrust
 from quantum.edge.tls_development import (
     TRUST_DOMAIN,
     issue_client,

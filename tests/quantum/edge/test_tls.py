@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from clustor.runtime.pki.identity import utc_now
-from quantum.edge import Lobby
 from quantum.edge.errors import CertificatesUnusable
 from quantum.edge.listener_tls import TlsListener
+from quantum.edge.lobby import Lobby
 from quantum.edge.tls_development import (
     ClientFiles,
     client_identity,

@@ -25,7 +25,14 @@ from quantum.edge.tls_development import (
     prepare_server,
 )
 from quantum.edge.tls_hello import RecordBounds, limits_records
-from quantum.edge.tls_records import PLAIN_BYTES_MAX, SUITES, Keys, Suite, TlsRecords, expand_label
+from quantum.edge.tls_records import (
+    PLAIN_BYTES_MAX,
+    SUITES,
+    RecordKeys,
+    Suite,
+    TlsRecords,
+    expand_label,
+)
 from quantum.edge.tls_secrets import SecretsFile, read_secrets
 from quantum.edge.tls_session import TlsSession
 from tests.quantum.edge.recording import HOST, Handlers
@@ -49,7 +56,7 @@ class Peer:
     """The other end, which may say anything in a record, in any padding."""
 
     def __init__(self) -> None:
-        self._keys = Keys(AES_128, bytes(32))
+        self._keys = RecordKeys(AES_128, bytes(32))
 
     def seal(self, inner: bytes, kind: bytes = b"\x17") -> bytes:
         header = kind + b"\x03\x03" + (len(inner) + 16).to_bytes(2, "big")
@@ -70,11 +77,11 @@ class TestKeys:
         assert iv.hex() == "cf782b88dd83549aadf1e984"
 
     def test_a_nonce_is_never_drawn_twice(self) -> None:
-        keys = Keys(AES_128, bytes(32))
+        keys = RecordKeys(AES_128, bytes(32))
         assert len({keys.nonce() for _ in range(1000)}) == 1000
 
     def test_the_next_secret_begins_anew_under_another_key(self) -> None:
-        keys = Keys(AES_128, bytes(32))
+        keys = RecordKeys(AES_128, bytes(32))
         nonce = keys.nonce()
         before = keys.cipher.encrypt(nonce, b"same", b"")
         keys.renew()

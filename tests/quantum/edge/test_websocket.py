@@ -14,7 +14,7 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from clustor.runtime.containment import contained
-from quantum.edge import Listener
+from quantum.edge.listener import Listener
 from quantum.edge.websocket import WebSocketLimits, over_websocket
 from tests.quantum.edge.recording import Clients, Handlers, limits, listening, rest_of
 

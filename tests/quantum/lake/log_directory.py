@@ -11,7 +11,7 @@ from typing import Self
 from clustor.log.config import LogConfig
 from clustor.log.types import Entry, IoWriterMode, LogIndex, Term
 from clustor.raft.hard_state import HardState
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.types import ReplicaId
 from clustor.replica.batch import encode_batch
 from clustor.replica.documents import plan_hard_state
@@ -24,13 +24,13 @@ from clustor.runtime.partition_log import PartitionLog, open_partition_log
 from clustor.runtime.pki.identity import NodeId, cluster_id
 from quantum.archive.archiver import PrgArchiver
 from quantum.archive.objects import open_objects
-from quantum.archive.planning import CloseSegment, LogView, UpToDate
+from quantum.archive.planning import CloseSegment, ReplicaLog, UpToDate
 from quantum.archive.types import PrgId
 from quantum.tenants.broker_file import TenantEntry, prepare_broker
 from quantum.tenants.group_ids import group_of
 
 TERM = Term(1)
-ALONE = HardState(term=TERM, membership=Configuration(frozenset({ReplicaId(1)})))
+ALONE = HardState(term=TERM, membership=Membership(frozenset({ReplicaId(1)})))
 
 
 def state_of(root: Path, number: int) -> Path:
@@ -92,7 +92,7 @@ class LogDirectory:
         log.execute(log.log.plan_seal())
         partition, prg = group_of(0, number), PrgId(self._tenant, number)
         archiver = PrgArchiver(open_objects(url), self._keys, prg, partition, "dev")
-        view = LogView(
+        view = ReplicaLog(
             frozen_map(log.log.entries),
             frozenset(log.log.closed_segments()),
             log.log.last_index,

@@ -9,7 +9,7 @@ from clustor.log.types import Entry, LogIndex, PartitionId, Term
 from clustor.raft.hard_state import HardState
 from clustor.replica.batch import encode_batch
 from clustor.replica.header import encode_header, header_of
-from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
+from quantum.archive.types import Bounds, IndexRange, LogPiece, PrgId, SnapshotRef
 from quantum.broker import Broker
 from quantum.lake.errors import LogGone
 from quantum.tenants.broker_file import TenantEntry
@@ -53,12 +53,12 @@ class MemorySource:
             return Bounds(prg, 1, 0)
         return Bounds(prg, min(log), max(log), tuple(self._pieces(log)))
 
-    def _pieces(self, log: dict[int, Entry]) -> Iterator[Piece]:
+    def _pieces(self, log: dict[int, Entry]) -> Iterator[LogPiece]:
         first = last = min(log)
         for index in [*sorted(log)[1:], max(log) + 2]:
             if index != last + 1 or index - first >= self.entries_per_piece:
                 size = sum(len(log[each].payload) for each in range(first, last + 1))
-                yield Piece(first, last, size)
+                yield LogPiece(first, last, size)
                 first = index
             last = index
 

@@ -28,6 +28,8 @@ from quantum.broker import (
 )
 from quantum.broker.items import Deliver, Forward, Interest, encode_item
 from quantum.broker.parts import PART_BYTES_MAX, split_command
+from quantum.broker.streams import STREAM_FAMILY, CreateTopic, StreamSection, encode_appends
+from quantum.broker.streams.section import TOPICS, encode_stream_command, encode_term
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.judging import Judge, ReplayJudge
 from quantum.lake.loose_judging import LooseJudge
@@ -36,6 +38,7 @@ from quantum.lake.reader import read_task
 from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.rows import RowBuilder
 from tests.quantum.lake.memory_source import MemorySource
+from tests.quantum.streams.stream_desk import batch_of
 
 HERE, THERE = 0, 1
 PRG = PrgId("dev", HERE)
@@ -327,3 +330,22 @@ def test_every_part_says_when_its_command_was_made() -> None:
         for part in large(qos=qos):
             command = decode_command(part)
             assert isinstance(command, Part) and command.now_ms == 1_000
+
+
+def test_commands_of_topics_are_no_messages_and_do_no_harm() -> None:
+    batch = batch_of(1, 0, 3)
+    create = CreateTopic(0, "orders", b"0123456789abcdef", 1)
+    commands = [
+        encode_stream_command(1_000, TOPICS, create),
+        encode_appends(1_000, 1, [batch, batch]),
+        *split_command(encode_appends(1_000, 1, [batch] * 4_000)),
+        encode_term(1_000, 2),
+    ]
+    alone = BrokerSettings(0, 1, lambda *_: 0, lambda *_: 0)
+    exact, loose = ReplayJudge(alone), LooseJudge(0, None)
+    for judge in (exact, loose):
+        for index, command in enumerate(commands, 1):
+            assert list(judge.judge(index, [command])) == [None]
+    section = exact.state.sections[STREAM_FAMILY]
+    assert isinstance(section, StreamSection)
+    assert section.partitions[1, 0].log.end_offset == 3 * 4_002

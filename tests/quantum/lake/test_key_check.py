@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clustor.runtime.keys.store import create_keyring
+from quantum.archive.feed_page import key_name
 from quantum.archive.types import PrgId
 from quantum.lake.archive import DirectoryKeys
 from quantum.lake.errors import BadAddress, NotPermitted, WrongKey
@@ -20,7 +21,6 @@ from quantum.lake.key_check import check_keys
 from quantum.lake.options import parse_options
 from quantum.lake.schema import NAMES
 from quantum.lake.source import QuantumReader
-from quantum.node.feed_page import key_name
 
 PRG = PrgId("dev", 0)
 REFUSAL: dict[str, object] = {

@@ -25,7 +25,7 @@ from quantum.lake.filters import NO_FILTERS
 from quantum.lake.keys_option import NamedKeys, key_provider
 from quantum.lake.offsets import Offsets
 from quantum.lake.options import parse_options
-from quantum.lake.planner import Limits, OnGap
+from quantum.lake.planner import BatchLimits, OnGap
 from quantum.lake.pushdown import push
 from quantum.lake.refusals import BadOption, UnknownSchemaVersion
 
@@ -67,7 +67,7 @@ def test_every_option_by_any_case() -> None:
     assert options.where == "cluster:127.0.0.1:7301+s3://bucket/prefix"
     assert options.starting == Offsets({PrgId("dev", 0): 3})
     assert options.ending == Offsets({PrgId("dev", 0): 9})
-    assert options.limits == Limits(5, 6, 7)
+    assert options.limits == BatchLimits(5, 6, 7)
     assert options.columns == ("payload", "topic")
     assert options.filters.tenants == frozenset({"dev", "acme"})
     assert options.filters.prgs == frozenset({0, 2})

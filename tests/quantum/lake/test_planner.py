@@ -6,11 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantum.archive.types import Bounds, Piece, PrgId
+from quantum.archive.types import Bounds, LogPiece, PrgId
 from quantum.lake.errors import LogGone
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.offsets import Offsets
-from quantum.lake.planner import Cutting, HighWater, Limits, Offer, OnGap, Task, admit, cut, plan
+from quantum.lake.planner import (
+    BatchLimits,
+    Cutting,
+    HighWater,
+    Offer,
+    OnGap,
+    Task,
+    admit,
+    cut,
+    plan,
+)
 from quantum.lake.refusals import BadOption, OffsetAhead
 
 A, B = PrgId("dev", 0), PrgId("dev", 1)
@@ -19,7 +29,7 @@ SMALL = Cutting(task_bytes=100, warmup_bytes_max=150)
 
 def offer(prg: PrgId, *spans: tuple[int, int], anchors: tuple[int, ...] = ()) -> Offer:
     """Make a log of pieces with ten bytes for each entry."""
-    pieces = tuple(Piece(first, last, 10 * (last - first + 1)) for first, last in spans)
+    pieces = tuple(LogPiece(first, last, 10 * (last - first + 1)) for first, last in spans)
     if not pieces:
         return Offer(Bounds(prg, 1, 0), anchors)
     return Offer(Bounds(prg, pieces[0].first, pieces[-1].last, pieces), anchors)
@@ -34,11 +44,11 @@ def offers(draw: st.DrawFn) -> dict[PrgId, Offer]:
     for number in range(draw(st.integers(1, 4))):
         prg = PrgId("dev", number)
         at = draw(st.integers(1, 8))
-        pieces: list[Piece] = []
+        pieces: list[LogPiece] = []
         for _ in range(draw(st.integers(0, 6))):
             length = draw(st.integers(1, 9))
             times = draw(st.sampled_from([(None, None), (at, at + length)]))
-            pieces.append(Piece(at, at + length - 1, draw(st.integers(1, 400)), *times))
+            pieces.append(LogPiece(at, at + length - 1, draw(st.integers(1, 400)), *times))
             at += length + draw(st.sampled_from([0, 0, 0, 2]))
         last = pieces[-1].last if pieces else 0
         first = pieces[0].first if pieces else 1
@@ -54,7 +64,7 @@ def starts(draw: st.DrawFn, high_water: dict[PrgId, Offer]) -> Offsets:
 
 
 limits = st.builds(
-    Limits,
+    BatchLimits,
     st.none() | st.integers(1, 30),
     st.none() | st.integers(1, 500),
     st.none() | st.integers(1, 5),
@@ -121,7 +131,7 @@ def test_a_batch_moves_on_within_its_limits(data: st.DataObject) -> None:
         assert min(size, per_entry) <= wanted.bytes + rounding
 
 
-def _pieces_at(bounds: Bounds, index: int) -> list[Piece]:
+def _pieces_at(bounds: Bounds, index: int) -> list[LogPiece]:
     return [piece for piece in bounds.pieces if piece.first <= index <= piece.last]
 
 
@@ -143,7 +153,7 @@ def test_batch_after_batch_reads_all_and_ends(data: st.DataObject) -> None:
 def test_an_exact_task_begins_where_the_log_leads_from_its_anchor(data: st.DataObject) -> None:
     high_water = data.draw(offers())
     cutting = data.draw(cuttings)
-    _, tasks = plan(Offsets(), high_water, Limits(), NO_FILTERS, cutting, OnGap.ROW)
+    _, tasks = plan(Offsets(), high_water, BatchLimits(), NO_FILTERS, cutting, OnGap.ROW)
     for task in tasks:
         if task.anchor is None:
             between = [each for each in high_water[task.prg].anchors if task.first <= each]
@@ -164,7 +174,7 @@ def test_a_filter_leaves_out_nothing_that_it_wants(data: st.DataObject) -> None:
     wanted = NO_FILTERS.with_indexes(first, last).with_times(first_ms=since)
     if data.draw(st.booleans()):
         wanted = wanted.with_prgs(frozenset({0, 2}))
-    _, tasks = plan(Offsets(), high_water, Limits(), wanted, SMALL, OnGap.ROW)
+    _, tasks = plan(Offsets(), high_water, BatchLimits(), wanted, SMALL, OnGap.ROW)
     seen = {
         (task.prg, index)
         for task in tasks
@@ -184,32 +194,34 @@ def test_a_filter_leaves_out_nothing_that_it_wants(data: st.DataObject) -> None:
 
 def test_limits_are_shared_out_by_how_far_partitions_are_behind() -> None:
     high_water = {A: offer(A, (1, 90)), B: offer(B, (1, 10))}
-    assert admit(Offsets(), high_water, Limits(records=10)) == Offsets({A: 9, B: 1})
-    assert admit(Offsets(), high_water, Limits(bytes=100)) == Offsets({A: 9, B: 1})
-    assert admit(Offsets({A: 9, B: 1}), high_water, Limits(records=1)) == Offsets({A: 10, B: 1})
+    assert admit(Offsets(), high_water, BatchLimits(records=10)) == Offsets({A: 9, B: 1})
+    assert admit(Offsets(), high_water, BatchLimits(bytes=100)) == Offsets({A: 9, B: 1})
+    assert admit(Offsets({A: 9, B: 1}), high_water, BatchLimits(records=1)) == Offsets(
+        {A: 10, B: 1}
+    )
 
 
 def test_a_limit_below_one_entry_still_moves() -> None:
     high_water = {A: offer(A, (1, 3)), B: offer(B, (1, 9))}
-    assert admit(Offsets(), high_water, Limits(bytes=1)) == Offsets({A: 0, B: 1})
+    assert admit(Offsets(), high_water, BatchLimits(bytes=1)) == Offsets({A: 0, B: 1})
 
 
 def test_files_are_pieces() -> None:
     high_water = {A: offer(A, (1, 5), (6, 9), (10, 11))}
-    assert admit(Offsets(), high_water, Limits(files=2)) == Offsets({A: 9})
-    assert admit(Offsets({A: 7}), high_water, Limits(files=1)) == Offsets({A: 9})
+    assert admit(Offsets(), high_water, BatchLimits(files=2)) == Offsets({A: 9})
+    assert admit(Offsets({A: 7}), high_water, BatchLimits(files=1)) == Offsets({A: 9})
 
 
 def test_a_partition_that_appears_later_is_read_from_its_first_entry() -> None:
-    at, _ = plan(Offsets(), {A: offer(A, (1, 4))}, Limits())
-    end, tasks = plan(at, {A: offer(A, (1, 4)), B: offer(B, (1, 2))}, Limits())
+    at, _ = plan(Offsets(), {A: offer(A, (1, 4))}, BatchLimits())
+    end, tasks = plan(at, {A: offer(A, (1, 4)), B: offer(B, (1, 2))}, BatchLimits())
     assert [(task.prg, task.first, task.last) for task in tasks] == [(B, 1, 2)]
     assert end == Offsets({A: 4, B: 2})
 
 
 def test_a_compacted_start_fails_and_says_where() -> None:
     with pytest.raises(LogGone) as caught:
-        plan(Offsets({A: 2}), {A: offer(A, (11, 20))}, Limits())
+        plan(Offsets({A: 2}), {A: offer(A, (11, 20))}, BatchLimits())
     error = caught.value
     assert (error.prg, error.first, error.last, error.readable_from) == (A, 3, 10, 11)
     assert "dev/0" in str(error)
@@ -218,7 +230,7 @@ def test_a_compacted_start_fails_and_says_where() -> None:
 
 def test_a_compacted_start_becomes_a_gap_by_option() -> None:
     high_water = {A: offer(A, (11, 14), anchors=(12,))}
-    end, tasks = plan(Offsets(), high_water, Limits(records=3), on_gap=OnGap.ROW)
+    end, tasks = plan(Offsets(), high_water, BatchLimits(records=3), on_gap=OnGap.ROW)
     assert end == Offsets({A: 13})
     assert tasks == (
         Task(A, 1, 10, is_gap=True),
@@ -229,7 +241,7 @@ def test_a_compacted_start_becomes_a_gap_by_option() -> None:
 
 def test_a_hole_in_an_archive_is_a_gap_too() -> None:
     high_water = {A: offer(A, (1, 3), (7, 8), anchors=(0,))}
-    _, tasks = plan(Offsets(), high_water, Limits(), on_gap=OnGap.ROW)
+    _, tasks = plan(Offsets(), high_water, BatchLimits(), on_gap=OnGap.ROW)
     assert tasks == (
         Task(A, 1, 3, anchor=0),
         Task(A, 4, 6, is_gap=True),
@@ -239,13 +251,13 @@ def test_a_hole_in_an_archive_is_a_gap_too() -> None:
 
 def test_a_filter_that_wants_nothing_of_a_gap_does_not_fail() -> None:
     high_water = {A: offer(A, (11, 20))}
-    _, tasks = plan(Offsets(), high_water, Limits(), NO_FILTERS.with_indexes(first=12))
+    _, tasks = plan(Offsets(), high_water, BatchLimits(), NO_FILTERS.with_indexes(first=12))
     assert [(task.first, task.last) for task in tasks] == [(12, 20)]
 
 
 def test_a_log_that_is_shorter_than_what_was_read_is_refused() -> None:
     with pytest.raises(OffsetAhead) as caught:
-        admit(Offsets({A: 9}), {A: offer(A, (1, 4))}, Limits())
+        admit(Offsets({A: 9}), {A: offer(A, (1, 4))}, BatchLimits())
     assert (caught.value.prg, caught.value.index) == (A, 4)
 
 
@@ -272,18 +284,20 @@ def test_cuts_stay_near_anchors() -> None:
 
 
 def test_a_partition_that_vanished_keeps_its_offset() -> None:
-    end = admit(Offsets({B: 5}), {A: offer(A, (1, 1))}, Limits())
+    end = admit(Offsets({B: 5}), {A: offer(A, (1, 1))}, BatchLimits())
     assert end == Offsets({A: 1, B: 5})
 
 
 def test_a_limit_is_a_number_from_one_on() -> None:
     with pytest.raises(BadOption):
-        Limits(records=0)
+        BatchLimits(records=0)
 
 
 def test_unwanted_tenants_are_passed_over() -> None:
     other = PrgId("other", 0)
     high_water = {A: offer(A, (1, 4)), other: offer(other, (1, 4))}
-    end, tasks = plan(Offsets(), high_water, Limits(records=2), Filters(tenants=frozenset({"dev"})))
+    end, tasks = plan(
+        Offsets(), high_water, BatchLimits(records=2), Filters(tenants=frozenset({"dev"}))
+    )
     assert {task.prg for task in tasks} == {A}
     assert end == Offsets({A: 2, other: 4})

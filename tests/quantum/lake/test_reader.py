@@ -18,13 +18,13 @@ from quantum.lake.errors import BadAddress, DamagedBlock, LakeError, LogGone, Wr
 from quantum.lake.known_states import STATES_MAX, KnownStates
 from quantum.lake.offsets import Offsets
 from quantum.lake.opening import open_source
-from quantum.lake.planner import Cutting, Limits, OnGap, Task, plan
+from quantum.lake.planner import BatchLimits, Cutting, OnGap, Task, plan
 from quantum.lake.reader import confirm_gone, offer_of, read_task
 from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.schema import GAP, LOGGED, MESSAGE
 from quantum.lake.settings import tenant_entry
-from quantum.node.replaying import broker_settings
 from quantum.tenants.broker_file import TenantEntry
+from quantum.tenants.partition_settings import broker_settings
 from tests.quantum.lake.log_directory import LogDirectory
 from tests.quantum.lake.memory_source import MemorySource
 from tests.quantum.lake.messages import batch, damage, fill, numbered, segments
@@ -43,12 +43,12 @@ def rows(
     offers = {
         prg: offer_of(source, prg, exact=cutting.exact, broker=broker) for prg in source.prgs()
     }
-    _, tasks = plan(Offsets(), offers, Limits(), cutting=cutting, on_gap=OnGap.ROW)
+    _, tasks = plan(Offsets(), offers, BatchLimits(), cutting=cutting, on_gap=OnGap.ROW)
     for task in tasks:
         if task.is_gap:
             confirm_gone(source, task)
     if on_gap is OnGap.FAIL:
-        plan(Offsets(), offers, Limits(), cutting=cutting, on_gap=on_gap)
+        plan(Offsets(), offers, BatchLimits(), cutting=cutting, on_gap=on_gap)
     batches: list[pa.RecordBatch] = []
     for task in tasks:
         elsewhere, alone = pickle.loads(pickle.dumps((source, task)))

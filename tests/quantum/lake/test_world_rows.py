@@ -14,7 +14,7 @@ import pytest
 from quantum.archive.types import PrgId
 from quantum.broker import Broker, attaching, publishing
 from quantum.broker.message import Message
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.lake.judging import Judge, ReplayJudge
 from quantum.lake.loose_judging import LooseJudge
 from quantum.lake.rows import RowBuilder
@@ -110,7 +110,7 @@ def test_each_will_has_its_row_in_the_partition_of_its_topic(
     said: Counter[bytes] = Counter()
     publish = publishing.publish_anywhere
 
-    def count(state: State, message: Message) -> None:
+    def count(state: BrokerState, message: Message) -> None:
         said[message.topic] += 1
         publish(state, message)
 

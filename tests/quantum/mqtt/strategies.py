@@ -32,12 +32,12 @@ from quantum.protocols.mqtt.codec import (
     ReasonCode,
     RetainHandling,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
     Will,
 )
 from quantum.protocols.mqtt.codec.properties import PROPERTY_RULES, PropertyKind
@@ -195,13 +195,16 @@ def packets_to_server(version: ProtocolVersion) -> st.SearchStrategy[Packet]:
         publishes(version, Direction.TO_SERVER),
         acknowledgements(version),
         st.builds(
-            Subscribe,
+            SubscribePacket,
             PACKET_IDS,
             _tuples(subscriptions(version)),
             _for(version, PropertyScope.SUBSCRIBE),
         ),
         st.builds(
-            Unsubscribe, PACKET_IDS, _tuples(FILTERS), _for(version, PropertyScope.UNSUBSCRIBE)
+            UnsubscribePacket,
+            PACKET_IDS,
+            _tuples(FILTERS),
+            _for(version, PropertyScope.UNSUBSCRIBE),
         ),
         st.just(Pingreq()),
         _disconnects(version, Direction.TO_SERVER),

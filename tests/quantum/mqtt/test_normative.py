@@ -23,7 +23,7 @@ from quantum.protocols.mqtt.codec import (
     Publish,
     ReasonCode,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Unsuback,
     UnsupportedProtocol,
     decode_packet,
@@ -187,7 +187,7 @@ def test_our_client_refuses_what_a_server_must_not_send(case: Refused) -> None:
 def test_a_subscribe_keeps_the_order_of_its_filters() -> None:
     """[MQTT-3.9.3-1] rests on it."""
     packet = decode(V5, 0x82, "0001 00 0001 'b' 00 0001 'a' 01 0001 'b' 02")
-    assert isinstance(packet, Subscribe)
+    assert isinstance(packet, SubscribePacket)
     assert [line.topic_filter for line in packet.subscriptions] == [b"b", b"a", b"b"]
 
 

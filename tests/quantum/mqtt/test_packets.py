@@ -29,12 +29,12 @@ from quantum.protocols.mqtt.codec import (
     Pubrel,
     ReasonCode,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     SubscriptionId,
     TopicName,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
     Will,
     connect_return_code,
     decode_packet,
@@ -193,15 +193,15 @@ MISUSES: dict[str, tuple[Packet, ProtocolVersion]] = {
     "PUBACK identifier 0": (Puback(PacketId(0)), V311),
     "PUBACK identifier 65536": (Puback(PacketId(65536)), V311),
     "PUBREL wrong reason": (Pubrel(ONE, ReasonCode.QUOTA_EXCEEDED), V5),
-    "SUBSCRIBE to nothing": (Subscribe(ONE, ()), V5),
-    "SUBSCRIBE ill-formed filter": (Subscribe(ONE, (Subscription(filtered("a#")),)), V311),
-    "SUBSCRIBE ill-formed share": (Subscribe(ONE, (Subscription(filtered("$share/a")),)), V5),
+    "SUBSCRIBE to nothing": (SubscribePacket(ONE, ()), V5),
+    "SUBSCRIBE ill-formed filter": (SubscribePacket(ONE, (Subscription(filtered("a#")),)), V311),
+    "SUBSCRIBE ill-formed share": (SubscribePacket(ONE, (Subscription(filtered("$share/a")),)), V5),
     "SUBSCRIBE shared no local": (
-        Subscribe(ONE, (Subscription(filtered("$share/g/a"), no_local=True),)),
+        SubscribePacket(ONE, (Subscription(filtered("$share/g/a"), no_local=True),)),
         V5,
     ),
     "SUBSCRIBE two identifiers": (
-        Subscribe(
+        SubscribePacket(
             ONE,
             (Subscription(filtered("a")),),
             Properties(subscription_identifiers=(SubscriptionId(1), SubscriptionId(2))),
@@ -209,7 +209,7 @@ MISUSES: dict[str, tuple[Packet, ProtocolVersion]] = {
         V5,
     ),
     "SUBSCRIBE identifier 0": (
-        Subscribe(
+        SubscribePacket(
             ONE,
             (Subscription(filtered("a")),),
             Properties(subscription_identifiers=(SubscriptionId(0),)),
@@ -218,7 +218,7 @@ MISUSES: dict[str, tuple[Packet, ProtocolVersion]] = {
     ),
     "SUBACK without codes": (Suback(ONE, ()), V311),
     "SUBACK wrong reason": (Suback(ONE, (ReasonCode.BANNED,)), V5),
-    "UNSUBSCRIBE from nothing": (Unsubscribe(ONE, ()), V311),
+    "UNSUBSCRIBE from nothing": (UnsubscribePacket(ONE, ()), V311),
     "UNSUBACK without codes": (Unsuback(ONE), V5),
     "DISCONNECT wrong reason": (Disconnect(ReasonCode.BANNED), V5),
 }
@@ -275,4 +275,4 @@ def test_3_1_ignores_the_flags_that_it_calls_unused() -> None:
     again = decode_packet(0x6A, b"\x00\x01", V31, direction=Direction.TO_SERVER)
     assert again == Pubrel(ONE)
     subscribe = decode_packet(0x8A, wire("0001 0001 'a' fd"), V31, direction=Direction.TO_SERVER)
-    assert subscribe == Subscribe(ONE, (Subscription(filtered("a"), 1),))
+    assert subscribe == SubscribePacket(ONE, (Subscription(filtered("a"), 1),))

@@ -26,7 +26,7 @@ from quantum.protocols.mqtt.codec import (
     encode_properties,
 )
 from quantum.protocols.mqtt.codec.decode import FILTERS_PER_PACKET_MAX
-from quantum.protocols.mqtt.codec.primitives import Cursor
+from quantum.protocols.mqtt.codec.primitives import PacketCursor
 from quantum.protocols.mqtt.codec.properties import USER_PROPERTIES_MAX
 from tests.quantum.mqtt.strategies import properties_in, sent_packets
 from tests.quantum.mqtt.vectors import wire
@@ -87,9 +87,9 @@ ILLEGAL = {
 }
 
 
-def block(*properties: bytes) -> Cursor:
+def block(*properties: bytes) -> PacketCursor:
     body = b"".join(properties)
-    return Cursor(len(body).to_bytes(1, "big") + body)
+    return PacketCursor(len(body).to_bytes(1, "big") + body)
 
 
 def one(identifier: int) -> bytes:
@@ -153,13 +153,13 @@ def test_illegal_values_have_their_reason(scope: int, notation: str, code: int) 
 
 
 def test_a_cursor_stands_behind_the_properties_it_gave() -> None:
-    cursor = Cursor(wire("02 01 01 'next'"))
+    cursor = PacketCursor(wire("02 01 01 'next'"))
     decode_properties(cursor, PropertyScope.PUBLISH)
     assert cursor.take_rest() == b"next"
 
 
 def test_none_is_one_shared_value_and_one_byte() -> None:
-    assert decode_properties(Cursor(b"\x00"), PropertyScope.PUBLISH) is NO_PROPERTIES
+    assert decode_properties(PacketCursor(b"\x00"), PropertyScope.PUBLISH) is NO_PROPERTIES
     assert encode_properties(Properties(), PropertyScope.PUBLISH) == b"\x00"
 
 
@@ -174,11 +174,11 @@ def test_so_many_user_properties_and_no_more() -> None:
     """A million of them fit in 5 MB, and would hold everybody up for seconds."""
     many = Properties(user_properties=(("", ""),) * USER_PROPERTIES_MAX)
     encoded = encode_properties(many, PropertyScope.PUBLISH)
-    assert decode_properties(Cursor(encoded), PropertyScope.PUBLISH) == many
+    assert decode_properties(PacketCursor(encoded), PropertyScope.PUBLISH) == many
     more = Properties(user_properties=(("", ""),) * (USER_PROPERTIES_MAX + 1))
     encoded = encode_properties(more, PropertyScope.PUBLISH)
     with pytest.raises(ProtocolViolation) as caught:
-        decode_properties(Cursor(encoded), PropertyScope.PUBLISH)
+        decode_properties(PacketCursor(encoded), PropertyScope.PUBLISH)
     assert caught.value.reason_code is ReasonCode.QUOTA_EXCEEDED
 
 
@@ -195,7 +195,7 @@ def test_so_many_filters_in_one_packet_and_no_more(first_byte: int) -> None:
 @given(st.sampled_from(PropertyScope).flatmap(lambda s: st.tuples(st.just(s), properties_in(s))))
 def test_properties_come_back_as_they_were(drawn: tuple[PropertyScope, Properties]) -> None:
     scope, properties = drawn
-    cursor = Cursor(encode_properties(properties, scope))
+    cursor = PacketCursor(encode_properties(properties, scope))
     assert decode_properties(cursor, scope) == properties
     assert cursor.exhausted
 

@@ -25,13 +25,13 @@ from quantum.protocols.mqtt.codec import (
     ReasonCode,
     RetainHandling,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     SubscriptionId,
     TopicFilter,
     TopicName,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
     Will,
 )
 
@@ -302,24 +302,24 @@ ACKNOWLEDGEMENTS = {
 
 SUBSCRIPTIONS = {
     "SUBSCRIBE 3.1": up(
-        V31, Subscribe(ONE, (Subscription(filtered("a"), 1),)), "82 06 0001 0001 'a' 01"
+        V31, SubscribePacket(ONE, (Subscription(filtered("a"), 1),)), "82 06 0001 0001 'a' 01"
     ),
     "SUBSCRIBE 3.1.1": up(
         V311,
-        Subscribe(ONE, (Subscription(filtered("a/+"), 0), Subscription(filtered("#"), 2))),
+        SubscribePacket(ONE, (Subscription(filtered("a/+"), 0), Subscription(filtered("#"), 2))),
         "82 0c 0001 0003 'a/+' 00 0001 '#' 02",
     ),
     "SUBSCRIBE 3.1.1 shared": up(
         V311,
-        Subscribe(ONE, (Subscription(filtered("$share/g/a"), 1),)),
+        SubscribePacket(ONE, (Subscription(filtered("$share/g/a"), 1),)),
         "82 0f 0001 000a '$share/g/a' 01",
     ),
     "SUBSCRIBE 5": up(
-        V5, Subscribe(ONE, (Subscription(filtered("a")),)), "82 07 0001 00 0001 'a' 00"
+        V5, SubscribePacket(ONE, (Subscription(filtered("a")),)), "82 07 0001 00 0001 'a' 00"
     ),
     "SUBSCRIBE 5 with every option": up(
         V5,
-        Subscribe(
+        SubscribePacket(
             ONE,
             (
                 Subscription(
@@ -360,13 +360,15 @@ SUBSCRIPTIONS = {
         ),
         "90 09 0001 04 1f 0001 'r' 02 87",
     ),
-    "UNSUBSCRIBE 3.1": up(V31, Unsubscribe(ONE, (filtered("a"),)), "a2 05 0001 0001 'a'"),
+    "UNSUBSCRIBE 3.1": up(V31, UnsubscribePacket(ONE, (filtered("a"),)), "a2 05 0001 0001 'a'"),
     "UNSUBSCRIBE 3.1.1": up(
-        V311, Unsubscribe(ONE, (filtered("a"), filtered("b/#"))), "a2 0a 0001 0001 'a' 0003 'b/#'"
+        V311,
+        UnsubscribePacket(ONE, (filtered("a"), filtered("b/#"))),
+        "a2 0a 0001 0001 'a' 0003 'b/#'",
     ),
     "UNSUBSCRIBE 5": up(
         V5,
-        Unsubscribe(ONE, (filtered("a"),), Properties(user_properties=(("k", "v"),))),
+        UnsubscribePacket(ONE, (filtered("a"),), Properties(user_properties=(("k", "v"),))),
         "a2 0d 0001 07 26 0001 'k' 0001 'v' 0001 'a'",
     ),
     "UNSUBACK 3.1": down(V31, Unsuback(ONE), "b0 02 0001"),

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from quantum.routing import RetainedIndex, RoutingMisuse, sorted_keys
+from quantum.routing import sorted_keys
+from quantum.routing.errors import RoutingMisuse
+from quantum.routing.retained import RetainedIndex
 from quantum.topics import levels, matches
 from tests.quantum.test_topics import MATCHES
 from tests.quantum.topic_names import filters, topics

@@ -7,7 +7,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantum.routing import HashRing, RoutingMisuse, UnknownRing, jump
+from quantum.routing.errors import RoutingMisuse, UnknownRing
+from quantum.routing.ring import HashRing, jump
 from quantum.types import ClientId, TenantId
 
 TENANT = TenantId("acme")

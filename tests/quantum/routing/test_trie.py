@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from quantum.routing import SubscriptionTrie
-from quantum.routing.trie import INTERNED_LEVELS_MAX
+from quantum.routing.trie import INTERNED_LEVELS_MAX, SubscriptionTrie
 from quantum.topics import matches
 from tests.quantum.test_topics import MATCHES
 from tests.quantum.topic_names import filters, topics

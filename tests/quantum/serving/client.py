@@ -28,12 +28,12 @@ from quantum.protocols.mqtt.codec import (
     ReasonCode,
     RetainHandling,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
     Will,
     decode_packet,
     encode_packet,
@@ -202,14 +202,14 @@ class Client:
         properties = (
             Properties(subscription_identifiers=(identifier,)) if identifier else NONE  # type: ignore[arg-type]
         )
-        self.send(Subscribe(packet_id, tuple(lines), properties))
+        self.send(SubscribePacket(packet_id, tuple(lines), properties))
         suback = self.expect_answer(Suback)
         assert suback.packet_id == packet_id
         return suback.reason_codes
 
     def unsubscribe(self, *filters: bytes) -> tuple[ReasonCode, ...]:
         packet_id = self.draw_id()
-        self.send(Unsubscribe(packet_id, tuple(TopicFilter(each) for each in filters)))
+        self.send(UnsubscribePacket(packet_id, tuple(TopicFilter(each) for each in filters)))
         unsuback = self.expect_answer(Unsuback)
         assert unsuback.packet_id == packet_id
         return unsuback.reason_codes

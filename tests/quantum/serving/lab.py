@@ -11,13 +11,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from clustor.replica import Applied, Refused, ReplicaOutput
+from clustor.replica import Applied, ReplicaOutput, RequestsRefused
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.node import Node
 from quantum.broker import Broker
-from quantum.edge.ports import Peer
+from quantum.edge.ports import ConnectionPeer
 from quantum.node.service import BrokerService
-from quantum.protocols.mqtt.session.connection import Connection
+from quantum.protocols.mqtt.session.connection import MqttConnection
 from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.tenants.broker_file import TenantEntry
 
@@ -56,7 +56,7 @@ class LabReplica:
         output = ReplicaOutput()
         if self._refused:
             requests = cast("Any", [request for request, _ in self._refused])
-            output.replies.append(Refused(requests, "Busy"))
+            output.replies.append(RequestsRefused(requests, "Busy"))
             self._refused = []
         if self._proposed and not self.is_stuck:
             proposed, self._proposed = self._proposed, []
@@ -206,7 +206,7 @@ class LabLine:
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self.handler: Connection = lab.service.mqtt.new_connection()
+        self.handler: MqttConnection = lab.service.mqtt.new_connection()
         self._is_open = False
         self.received = bytearray()
         self.is_closed = False
@@ -217,7 +217,7 @@ class LabLine:
     def send(self, data: bytes) -> None:
         if not self._is_open:
             self._is_open = True
-            self.handler.opened(self, Peer("tcp", "lab", TENANT))
+            self.handler.opened(self, ConnectionPeer("tcp", "lab", TENANT))
         if not self.is_closed:
             self.handler.received(data)
         self._lab.settle()

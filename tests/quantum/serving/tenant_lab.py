@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quantum.broker import Broker
-from quantum.edge.ports import Peer, Transport
+from quantum.edge.ports import ConnectionPeer, Transport
 from quantum.mesh.tenant import Tenant
 from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.protocols.mqtt.session.tenant_sessions import TenantSessions
@@ -118,7 +118,7 @@ class TenantLine(LabLine):
             transport: Transport = "tcp" if self._door.identity is None else "tls"
             self.handler.opened(
                 self,
-                Peer(
+                ConnectionPeer(
                     transport,
                     "lab",
                     self._door.tenant,

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from clustor.control import AclAction, AclEffect, AclPolicy
-from clustor.control import AclRule as ControlRule
-from quantum.node.access_page import AccessPage, explain_access
+from clustor.control import TenantAclRule as ControlRule
+from quantum.node.access_page import AccessPage, AccessQuestion, explain_access
 from quantum.protocols.mqtt.codec import ProtocolVersion
-from quantum.tenancy import TenantDescription
+from quantum.tenancy import Operation, ResourceKind, TenantDescription
 from quantum.tenants.control_words import TenantWord, compiled, connect_rules, describe
 from quantum.tenants.policy import TenantGuard
 from tests.quantum.serving.client import V5, V31, V311, connect
@@ -47,6 +47,14 @@ def examples() -> list[Example]:
     return found
 
 
+def question(example: Example) -> AccessQuestion:
+    """Read the topic, or the kind and the name of another resource."""
+    kind, _, name = example.topic.partition(" ")
+    if kind in [each.value for each in ResourceKind]:
+        return AccessQuestion(example.action, name, ResourceKind(kind))
+    return AccessQuestion(example.action, example.topic)
+
+
 def guard_of(rules: bytes) -> TenantGuard:
     listed = tuple(msgspec.json.decode(rules, type=list[ControlRule]))
     policy = AclPolicy(tenant_id="acme", version=1, rules=listed)
@@ -59,7 +67,7 @@ def guard_of(rules: bytes) -> TenantGuard:
 
 def test_the_page_has_examples() -> None:
     assert len(examples()) >= 15
-    assert {each.action for each in examples()} == {"publish", "subscribe", "connect"}
+    assert {each.action for each in examples()} == {each.value for each in Operation} | {"connect"}
 
 
 @pytest.mark.parametrize(
@@ -67,9 +75,7 @@ def test_the_page_has_examples() -> None:
 )
 def test_an_example_of_the_page_is_what_the_rules_say(example: Example) -> None:
     guard = guard_of(example.rules)
-    verdict = explain_access(
-        guard, example.principal, example.client.encode(), example.action, example.topic
-    )
+    verdict = explain_access(guard, example.principal, example.client.encode(), question(example))
     assert ("allowed" if verdict.allowed else "refused") == example.answer, verdict.sentence
     assert str(verdict.rule or "") == example.rule, verdict.sentence
     assert verdict.sentence.startswith(example.answer)

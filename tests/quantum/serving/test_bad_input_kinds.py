@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from clustor.runtime.audit.log import AuditDesk
+from clustor.runtime.audit.log import AuditLog
 from quantum.node.telemetry import BrokerTelemetry
 from quantum.protocols.mqtt.codec import ProtocolVersion, ReasonCode
 from quantum.protocols.mqtt.session.large_packets import whole_within_ms
@@ -94,7 +94,7 @@ def line_of(client: Client) -> LabLine:
 @pytest.fixture
 def lab() -> Lab:
     lab = Lab(MqttLimits(packet_bytes_max=HELD_BYTES_MAX))
-    lab.service.audit = cast("AuditDesk", Desk())
+    lab.service.audit = cast("AuditLog", Desk())
     return lab
 
 

@@ -14,7 +14,7 @@ from quantum.protocols.mqtt.codec import (
     Pubrel,
     ReasonCode,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     UnsupportedProtocol,
     decode_packet,
@@ -38,7 +38,7 @@ def test_suback_comes_before_what_is_retained(
         writer.publish(base + b"/%d" % number, b"kept", 1, retain=True)
     reader = connect(broker, version, client_id=f"reader-{clean}-{version}", clean=clean)
     wish = Subscription(TopicFilter(base + b"/#"), 1)
-    reader.send(Subscribe(PacketId(9), (wish,)))
+    reader.send(SubscribePacket(PacketId(9), (wish,)))
     assert isinstance(reader.receive(), Suback)
     assert {reader.take().topic for _ in range(20)} == {base + b"/%d" % n for n in range(20)}
 

@@ -9,21 +9,21 @@ import pytest
 from clustor.control import (
     AclAction,
     AclEffect,
-    AclRule,
     ConfigHead,
     CreateTenant,
     DeleteTenant,
+    DraftReading,
     Members,
     Placement,
     PlacePartition,
-    Reading,
     RefusalCode,
     RegisterNode,
-    Scope,
     ScopeKind,
     SetAcls,
     SetConfiguration,
     SetQuotas,
+    SettingScope,
+    TenantAclRule,
     TenantTier,
     UpdateTenant,
     find,
@@ -37,7 +37,7 @@ from quantum.tenancy import (
     TenantDescription,
     describe_tenants,
 )
-from quantum.tenants.broker_file import BrokerFile, Ring, TenantEntry
+from quantum.tenants.broker_file import BrokerFile, TenantEntry, TenantRing
 from quantum.tenants.control_words import (
     TenantWord,
     connect_rules,
@@ -71,7 +71,7 @@ class Words:
             )
 
     @property
-    def store(self) -> Reading:
+    def store(self) -> DraftReading:
         return self.plane.machine.kv
 
     def create(self, name: str = "acme") -> None:
@@ -88,7 +88,7 @@ class Words:
             )
         )
 
-    def rules(self, *rules: AclRule, version: int = 0, disconnects: bool = False) -> None:
+    def rules(self, *rules: TenantAclRule, version: int = 0, disconnects: bool = False) -> None:
         self.plane.done(
             SetAcls(
                 tenant_id="acme",
@@ -99,9 +99,9 @@ class Words:
         )
 
     def configure(self, document: dict[str, object], tenant: str | None = "acme") -> None:
-        scope = Scope(kind=ScopeKind.CLUSTER)
+        scope = SettingScope(kind=ScopeKind.CLUSTER)
         if tenant is not None:
-            scope = Scope(kind=ScopeKind.TENANT, name=tenant)
+            scope = SettingScope(kind=ScopeKind.TENANT, name=tenant)
         head = find(self.store, ConfigHead, scope.kind.value, scope.name)
         version = head.version if head is not None else 0
         self.plane.done(
@@ -127,8 +127,10 @@ def words() -> Words:
     return Words()
 
 
-def rule(effect: str, action: str, topics: str = "#", who: str = "*") -> AclRule:
-    return AclRule(effect=AclEffect(effect), action=AclAction(action), filter=topics, principal=who)
+def rule(effect: str, action: str, topics: str = "#", who: str = "*") -> TenantAclRule:
+    return TenantAclRule(
+        effect=AclEffect(effect), action=AclAction(action), filter=topics, principal=who
+    )
 
 
 # What is there.
@@ -167,7 +169,7 @@ def test_a_tenant_with_partitions_is_deleted_only_when_it_is_suspended(words: Wo
 
 
 def test_a_tenant_of_the_file_is_recorded_and_a_deleted_one_stays_deleted(words: Words) -> None:
-    filed = BrokerFile((TenantEntry("dev", 2, rings=(Ring(3), Ring(5))),))
+    filed = BrokerFile((TenantEntry("dev", 2, rings=(TenantRing(3), TenantRing(5))),))
     words.carry_out(filed)
     word = words.word("dev")
     assert word.partitions == tuple(group_of(0, number) for number in range(5))
@@ -326,7 +328,7 @@ def allowed(description: TenantDescription) -> list[bool]:
 
 
 @pytest.mark.parametrize(("rules", "publishes"), RULES.values(), ids=RULES.keys())
-def test_rules(words: Words, rules: tuple[AclRule, ...], publishes: list[bool]) -> None:
+def test_rules(words: Words, rules: tuple[TenantAclRule, ...], publishes: list[bool]) -> None:
     words.create()
     words.rules(*rules)
     assert allowed(describe(words.word(), TenantDescription())) == publishes
@@ -346,7 +348,7 @@ CONNECTS = {
 
 
 @pytest.mark.parametrize(("rules", "lets_in"), CONNECTS.values(), ids=CONNECTS.keys())
-def test_who_may_connect(words: Words, rules: tuple[AclRule, ...], *, lets_in: bool) -> None:
+def test_who_may_connect(words: Words, rules: tuple[TenantAclRule, ...], *, lets_in: bool) -> None:
     words.create()
     words.rules(*rules)
     found = connect_rules(words.word())

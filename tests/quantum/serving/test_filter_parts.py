@@ -13,12 +13,12 @@ from quantum.protocols.mqtt.codec import (
     Publish,
     ReasonCode,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
     encode_packet,
 )
 from quantum.protocols.mqtt.codec.types import PacketId
@@ -31,14 +31,14 @@ MANY = 4 * FILTERS_AT_ONCE + 7
 BOTH = pytest.mark.parametrize("version", [V311, V5], ids=["3.1.1", "5"])
 
 
-def subscribe(packet_id: int, count: int) -> Subscribe:
+def subscribe(packet_id: int, count: int) -> SubscribePacket:
     lines = (Subscription(TopicFilter(b"f/%d" % number), 1) for number in range(count))
-    return Subscribe(PacketId(packet_id), tuple(lines))
+    return SubscribePacket(PacketId(packet_id), tuple(lines))
 
 
-def unsubscribe(packet_id: int, count: int) -> Unsubscribe:
+def unsubscribe(packet_id: int, count: int) -> UnsubscribePacket:
     names = (TopicFilter(b"f/%d" % number) for number in range(count))
-    return Unsubscribe(PacketId(packet_id), tuple(names))
+    return UnsubscribePacket(PacketId(packet_id), tuple(names))
 
 
 def filters_of(lab: TenantLab) -> int:
@@ -88,7 +88,7 @@ def test_what_follows_takes_effect_behind_the_last_part(version: ProtocolVersion
 def test_an_unsubscribe_comes_behind_the_last_part(version: ProtocolVersion) -> None:
     lab = TenantLab({"blue": {}}, OPEN)
     client = connect(lab.door("blue"), version, client_id="c")
-    last = Unsubscribe(PacketId(2), (TopicFilter(b"f/%d" % (MANY - 1)),))
+    last = UnsubscribePacket(PacketId(2), (TopicFilter(b"f/%d" % (MANY - 1)),))
     line_of(client).put(encoded(client, subscribe(1, MANY)) + encoded(client, last))
     assert {type(each) for each in answers(lab, client)} == {Suback, Unsuback}
     assert filters_of(lab) == MANY - 1

@@ -6,7 +6,7 @@ import pytest
 
 from quantum.protocols.mqtt.codec import Puback, Publish, ReasonCode, TopicName
 from quantum.protocols.mqtt.codec.types import PacketId
-from quantum.protocols.mqtt.session.connection import Connection
+from quantum.protocols.mqtt.session.connection import MqttConnection
 from tests.quantum.serving.client import V5, V311, Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab
 from tests.quantum.serving.test_tenants_limits import OPEN, line_of
@@ -52,7 +52,7 @@ def test_only_what_matches_waits_and_goes_on_when_there_is_room(
     assert other.receive() is not None and not line_of(other).is_paused
     tenant = lab.clients("blue")
     waiting = tenant.of_client(b"blocked").connections[b"blocked"]
-    assert isinstance(waiting, Connection)
+    assert isinstance(waiting, MqttConnection)
     assert tenant.full.held_up_by(waiting) == b"away"
     assert "publishers wait for it" in str(lab.service.recent.of(b"away"))
     back = connect(lab.door("blue"), client_id="away", clean=False, session_expiry_interval=WEEK)

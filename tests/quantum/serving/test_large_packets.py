@@ -81,7 +81,7 @@ def test_one_alone_may_take_its_time(lab: TenantLab) -> None:
 
 
 def said(size: int) -> link.Said:
-    return link.Forwarded("blue", 0, 1, 1, 1, [bytes(size)])
+    return link.ForwardedPublishes("blue", 0, 1, 1, 1, [bytes(size)])
 
 
 def test_a_word_larger_than_a_frame_comes_in_pieces_and_once() -> None:
@@ -95,9 +95,9 @@ def test_a_word_larger_than_a_frame_comes_in_pieces_and_once() -> None:
         words, lost = incoming.receive(frame)
         assert not lost
         heard += words
-    assert [len(each.records[0]) for each in heard if isinstance(each, link.Forwarded)] == [
-        *(10, 5 * MIB, 20)
-    ]
+    assert [
+        len(each.records[0]) for each in heard if isinstance(each, link.ForwardedPublishes)
+    ] == [*(10, 5 * MIB, 20)]
 
 
 def test_a_turn_copies_no_more_of_a_large_word_than_it_sends() -> None:

@@ -11,7 +11,7 @@ from quantum.node.inner_client import ClientLost
 from quantum.node.messages import (
     AT_ONCE_MAX,
     BadCursor,
-    Caller,
+    MessageCaller,
     Messages,
     TooManyAtOnce,
     _read_cursor,
@@ -20,7 +20,7 @@ from quantum.node.messages import (
 from quantum.protocols.mqtt.codec import Publish, TopicName
 from tests.quantum.serving.lab import TENANT, Lab
 
-CALLER = Caller(TENANT, "spiffe://dev/operator", encrypted=False)
+CALLER = MessageCaller(TENANT, "spiffe://dev/operator", encrypted=False)
 NAME = "rest-" + "0" * 24
 
 

@@ -25,11 +25,11 @@ from quantum.protocols.mqtt.codec import (
     TopicName,
 )
 from quantum.protocols.mqtt.codec.types import ClientId
-from quantum.routing import HashRing
+from quantum.routing.ring import HashRing
 from quantum.tenants.broker_file import (
     GrowthRefused,
-    Ring,
     TenantEntry,
+    TenantRing,
     grow_tenant,
     prepare_broker,
     read_broker_file,
@@ -248,8 +248,8 @@ def test_one_ring_after_another(lab: Lab, data: Path) -> None:
 
 
 def test_a_ring_is_written_down_once_and_only_grows(data: Path) -> None:
-    assert grow_tenant(data, TENANT, 5, {3, 1, 2}).rings == (Ring(5, (1, 2, 3)),)
-    assert grow_tenant(data, TENANT, 5).rings == (Ring(5, (1, 2, 3)),)
+    assert grow_tenant(data, TENANT, 5, {3, 1, 2}).rings == (TenantRing(5, (1, 2, 3)),)
+    assert grow_tenant(data, TENANT, 5).rings == (TenantRing(5, (1, 2, 3)),)
     for refused in (4, 513):
         with pytest.raises(GrowthRefused):
             grow_tenant(data, TENANT, refused)

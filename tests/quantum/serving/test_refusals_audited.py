@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from clustor.runtime.audit.log import AuditDesk
+from clustor.runtime.audit.log import AuditLog
 from quantum.protocols.mqtt.codec import ReasonCode
 from tests.quantum.serving.client import connect
 from tests.quantum.serving.tenant_lab import TenantLab
@@ -41,7 +41,7 @@ def lab() -> TenantLab:
 @pytest.fixture
 def desk(lab: TenantLab) -> Desk:
     desk = Desk()
-    lab.service.audit = cast("AuditDesk", desk)
+    lab.service.audit = cast("AuditLog", desk)
     return desk
 
 

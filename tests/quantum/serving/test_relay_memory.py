@@ -18,7 +18,7 @@ from quantum.protocols.mqtt.codec import (
     Pubrel,
     ReasonCode,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
@@ -50,8 +50,8 @@ def publish(packet_id: int, qos: int = 1, *, dup: bool = False, size: int = 1) -
     return Publish(TopicName(b"t"), b"x" * size, qos, dup=dup, packet_id=number)
 
 
-def subscribe(packet_id: int) -> Subscribe:
-    return Subscribe(PacketId(packet_id), (Subscription(TopicFilter(b"t"), 1),))
+def subscribe(packet_id: int) -> SubscribePacket:
+    return SubscribePacket(PacketId(packet_id), (Subscription(TopicFilter(b"t"), 1),))
 
 
 ANSWERED: dict[str, tuple[list[Packet], list[Packet], list[Packet]]] = {

@@ -12,7 +12,7 @@ from quantum.protocols.mqtt.codec import (
     Puback,
     Publish,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
@@ -77,7 +77,7 @@ def publish(packet_id: int) -> Publish:
     return Publish(TopicName(b"t"), b"x", 1, packet_id=PacketId(packet_id))
 
 
-SUBSCRIBE = Subscribe(PacketId(9), (Subscription(TopicFilter(b"t"), 1),))
+SUBSCRIBE = SubscribePacket(PacketId(9), (Subscription(TopicFilter(b"t"), 1),))
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_many_take_turns_with_the_next_leader(lab: FarLab) -> None:
     lab.lead_by(lab.node.node_id)
     lab.service.on_tick()
     lab.settle()
-    assert 0 < lab.service.tenants[TENANT].guard.connections <= 64
+    assert 0 < lab.service.tenants[TENANT].guard.connections <= 128
     lab.advance(0.1)
     for line in lines:
         line.send(b"\xc0\x00")

@@ -18,10 +18,10 @@ from quantum.protocols.mqtt.codec import (
 )
 from quantum.protocols.mqtt.codec.types import ClientId, TopicName
 from quantum.protocols.mqtt.session.authentication import (
-    Accepted,
+    AuthenticationAccepted,
+    AuthenticationRefused,
     Challenge,
     Exchange,
-    Refused,
     Verdict,
     Who,
 )
@@ -144,7 +144,7 @@ class EchoExchange:
         self._steps += 1
         if self._steps == 1:
             return Challenge(b"say " + (data or b"nothing"))
-        return Accepted(b"welcome") if data == b"word" else Refused()
+        return AuthenticationAccepted(b"welcome") if data == b"word" else AuthenticationRefused()
 
 
 @pytest.fixture

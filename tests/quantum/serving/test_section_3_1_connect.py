@@ -15,7 +15,7 @@ from quantum.protocols.mqtt.codec import (
     ProtocolVersion,
     Publish,
     ReasonCode,
-    Subscribe,
+    SubscribePacket,
     Subscription,
 )
 from quantum.protocols.mqtt.codec.types import ClientId, PacketId, TopicFilter
@@ -246,7 +246,9 @@ def test_mqtt_3_1_4_5_packets_behind_connect_are_processed(
     client = dial(broker, version)
     line = Subscription(TopicFilter(topic()))
     client.send(
-        Connect(version, ClientId(unique("client"))), Subscribe(PacketId(1), (line,)), Pingreq()
+        Connect(version, ClientId(unique("client"))),
+        SubscribePacket(PacketId(1), (line,)),
+        Pingreq(),
     )
     client.expect(Connack)
     kinds = {type(client.receive()).__name__ for _ in range(2)}

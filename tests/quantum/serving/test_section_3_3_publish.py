@@ -15,7 +15,7 @@ from quantum.protocols.mqtt.codec import (
     ReasonCode,
     RetainHandling,
     Subscription,
-    Unsubscribe,
+    UnsubscribePacket,
 )
 from quantum.protocols.mqtt.codec.types import ClientId, PacketId, TopicFilter, TopicName
 from quantum.protocols.mqtt.session.limits import MqttLimits
@@ -576,7 +576,7 @@ class TestSizes:
         """[MQTT-3.1.2-24]"""
         client = connect(broker, maximum_packet_size=30)
         lines = [Subscription(TopicFilter(topic())) for _ in range(40)]
-        client.send(Unsubscribe(PacketId(1), tuple(line.topic_filter for line in lines)))
+        client.send(UnsubscribePacket(PacketId(1), tuple(line.topic_filter for line in lines)))
         client.expect_end()
 
     def test_the_reason_string_is_left_out_to_fit(self, broker: Dialer) -> None:

@@ -12,10 +12,10 @@ from quantum.protocols.mqtt.codec import (
     ReasonCode,
     RetainHandling,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
 )
 from quantum.protocols.mqtt.codec.types import PacketId, TopicFilter, TopicName
 from tests.quantum.serving.client import V5, V31, V311, Client, Dialer, connect, topic
@@ -40,7 +40,7 @@ class TestSubscribe:
         client = connect(broker, version)
         base = topic()
         lines = [line(base + b"/%d" % qos, qos) for qos in (2, 0, 1)]
-        client.send(Subscribe(PacketId(0xABCD), tuple(lines)))
+        client.send(SubscribePacket(PacketId(0xABCD), tuple(lines)))
         suback = client.expect_answer(Suback)
         assert suback.packet_id == 0xABCD
         assert suback.reason_codes == (2, 0, 1)
@@ -64,7 +64,7 @@ class TestSubscribe:
     def test_before_mqtt_5_a_refused_line_is_0x80(self, broker: Dialer) -> None:
         """3.1.1 [MQTT-3.9.3-2]"""
         client = connect(broker, V311)
-        client.send(Subscribe(PacketId(1), (line(b"/".join([b"a"] * 129)), line(topic(), 1))))
+        client.send(SubscribePacket(PacketId(1), (line(b"/".join([b"a"] * 129)), line(topic(), 1))))
         assert client.receive_raw() == (0x90, b"\0\1\x80\1")
 
     def test_too_many_subscriptions_are_refused(self, lab: Lab) -> None:
@@ -110,7 +110,7 @@ class TestSubscribe:
     ) -> None:
         client, news = connect(broker), topic()
         client.send(
-            Subscribe(PacketId(1), (line(news, 1),)),
+            SubscribePacket(PacketId(1), (line(news, 1),)),
             Publish(TopicName(news), b"x", 1, packet_id=PacketId(2)),
         )
         kinds: list[str] = []
@@ -131,7 +131,7 @@ class TestUnsubscribe:
         """
         client, mine = connect(broker, version), topic()
         client.subscribe(mine)
-        client.send(Unsubscribe(PacketId(77), (TopicFilter(topic()), TopicFilter(mine))))
+        client.send(UnsubscribePacket(PacketId(77), (TopicFilter(topic()), TopicFilter(mine))))
         unsuback = client.expect(Unsuback)
         assert unsuback.packet_id == 77
         expected = (ReasonCode.NO_SUBSCRIPTION_EXISTED, ReasonCode.SUCCESS)
@@ -173,7 +173,8 @@ class TestUnsubscribe:
         """SUBSCRIBE and UNSUBSCRIBE at once, before anything about the session is known"""
         client, news = connect(broker), topic()
         client.send(
-            Subscribe(PacketId(1), (line(news, 1),)), Unsubscribe(PacketId(2), (TopicFilter(news),))
+            SubscribePacket(PacketId(1), (line(news, 1),)),
+            UnsubscribePacket(PacketId(2), (TopicFilter(news),)),
         )
         client.expect(Suback)
         assert client.expect(Unsuback).reason_codes == (ReasonCode.SUCCESS,)

@@ -13,11 +13,12 @@ from clustor.raft.control_plane import CacheState
 from clustor.raft.fallback import BlockingReason
 from clustor.raft.reads import FailedClause
 from clustor.runtime.telemetry.why import GroupWhy
-from quantum.node.why import ClientClause, ClientWhy, explain_client
+from quantum.node.client_causes import ClientClause, explain_client
+from quantum.node.why import ClientWhy
 from quantum.partition.gate import (
     HEALTHY,
-    Held,
-    Operation,
+    ClientOperation,
+    HeldExchange,
     OperationGate,
     Side,
     decide_exchange,
@@ -38,7 +39,7 @@ from quantum.protocols.mqtt.codec import (
     Pubrel,
     ReasonCode,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
@@ -56,7 +57,7 @@ OUTAGE = OperationGate(
     EXPIRED, BlockingReason.CACHE_EXPIRED, FailedClause.CONTROL_PLANE_CACHE_EXPIRED
 )
 QUARANTINED = OperationGate(FRESH, NONE, NO_CLAUSE, "Integrity")
-EVERYTHING = frozenset(Operation)
+EVERYTHING = frozenset(ClientOperation)
 
 # Each row of the specification's table, and which operations of MQTT it closes in which column.
 CLOSED = {
@@ -64,18 +65,18 @@ CLOSED = {
     "Cached": (OperationGate(CACHED, NONE, NO_CLAUSE), frozenset()),
     "Stale, read gate": (
         OperationGate(STALE, NONE, FailedClause.CONTROL_PLANE_CACHE_STALE),
-        frozenset({Operation.SUBSCRIBE}),
+        frozenset({ClientOperation.SUBSCRIBE}),
     ),
     "Fresh, read gate": (
         OperationGate(FRESH, NONE, FailedClause.COMMIT_VISIBILITY),
-        frozenset({Operation.SUBSCRIBE}),
+        frozenset({ClientOperation.SUBSCRIBE}),
     ),
     "Expired": (OUTAGE, EVERYTHING),
     "Expired, nobody leads": (OperationGate(EXPIRED, NONE, NO_CLAUSE), EVERYTHING),
-    "strict fallback": (LATCHED, EVERYTHING - {Operation.START}),
+    "strict fallback": (LATCHED, EVERYTHING - {ClientOperation.START}),
     "Stale and strict fallback": (
         OperationGate(STALE, BlockingReason.CACHE_STALE, FailedClause.CONTROL_PLANE_CACHE_STALE),
-        EVERYTHING - {Operation.START},
+        EVERYTHING - {ClientOperation.START},
     ),
     "quarantine": (QUARANTINED, EVERYTHING),
 }
@@ -83,7 +84,7 @@ CLOSED = {
 
 @pytest.mark.parametrize(("standing", "closed"), CLOSED.values(), ids=CLOSED.keys())
 def test_what_is_closed_in_which_state(
-    standing: OperationGate, closed: frozenset[Operation]
+    standing: OperationGate, closed: frozenset[ClientOperation]
 ) -> None:
     found = refusals(standing)
     assert frozenset(found) == closed
@@ -91,34 +92,56 @@ def test_what_is_closed_in_which_state(
 
 
 NAMED = {
-    "expired": (OUTAGE, Operation.PUBLISH, "{CacheExpired} for ACL evaluation (CacheExpired)"),
-    "no proof": (LATCHED, Operation.PUBLISH, "{NeededForReadIndex} for ACL evaluation"),
-    "session": (LATCHED, Operation.RESUME, "for mTLS session start (ProofMissing)"),
-    "quarantine": (QUARANTINED, Operation.START, "in quarantine (Integrity)"),
+    "expired": (
+        OUTAGE,
+        ClientOperation.PUBLISH,
+        "{CacheExpired} for ACL evaluation (CacheExpired)",
+    ),
+    "no proof": (LATCHED, ClientOperation.PUBLISH, "{NeededForReadIndex} for ACL evaluation"),
+    "session": (LATCHED, ClientOperation.RESUME, "for mTLS session start (ProofMissing)"),
+    "quarantine": (QUARANTINED, ClientOperation.START, "in quarantine (Integrity)"),
 }
 
 
 @pytest.mark.parametrize(("standing", "operation", "words"), NAMED.values(), ids=NAMED.keys())
-def test_the_reason_is_named(standing: OperationGate, operation: Operation, words: str) -> None:
+def test_the_reason_is_named(
+    standing: OperationGate, operation: ClientOperation, words: str
+) -> None:
     assert words in refusals(standing)[operation]
 
 
 SIDES = {
     "both healthy": (HEALTHY, HEALTHY, None),
-    "session in quarantine": (QUARANTINED, HEALTHY, Held(Side.SESSION, "Quarantine{Integrity}")),
-    "topic in quarantine": (HEALTHY, QUARANTINED, Held(Side.TOPIC, "Quarantine{Integrity}")),
-    "session latched": (LATCHED, HEALTHY, Held(Side.SESSION, "StrictFallback{ProofMissing}")),
-    "topic latched": (HEALTHY, LATCHED, Held(Side.TOPIC, "StrictFallback{ProofMissing}")),
-    "outage": (OUTAGE, OUTAGE, Held(Side.SESSION, "ControlPlaneUnavailable{CacheExpired}")),
-    "topic's outage": (HEALTHY, OUTAGE, Held(Side.TOPIC, "ControlPlaneUnavailable{CacheExpired}")),
-    "both": (QUARANTINED, LATCHED, Held(Side.SESSION, "Quarantine{Integrity}")),
+    "session in quarantine": (
+        QUARANTINED,
+        HEALTHY,
+        HeldExchange(Side.SESSION, "Quarantine{Integrity}"),
+    ),
+    "topic in quarantine": (
+        HEALTHY,
+        QUARANTINED,
+        HeldExchange(Side.TOPIC, "Quarantine{Integrity}"),
+    ),
+    "session latched": (
+        LATCHED,
+        HEALTHY,
+        HeldExchange(Side.SESSION, "StrictFallback{ProofMissing}"),
+    ),
+    "topic latched": (HEALTHY, LATCHED, HeldExchange(Side.TOPIC, "StrictFallback{ProofMissing}")),
+    "outage": (OUTAGE, OUTAGE, HeldExchange(Side.SESSION, "ControlPlaneUnavailable{CacheExpired}")),
+    "topic's outage": (
+        HEALTHY,
+        OUTAGE,
+        HeldExchange(Side.TOPIC, "ControlPlaneUnavailable{CacheExpired}"),
+    ),
+    "both": (QUARANTINED, LATCHED, HeldExchange(Side.SESSION, "Quarantine{Integrity}")),
     "cached": (OperationGate(CACHED, NONE, NO_CLAUSE), HEALTHY, None),
 }
 
 
 @pytest.mark.parametrize(("session", "topic", "held"), SIDES.values(), ids=SIDES.keys())
 def test_either_side_holds_an_exchange(
-    session: OperationGate, topic: OperationGate, held: Held | None
+    session: OperationGate, topic: OperationGate, held: HeldExchange | None
 ) -> None:
     assert decide_exchange(hold_reason(session), hold_reason(topic)) == held
 
@@ -235,7 +258,7 @@ def test_a_publish_is_held_and_goes_on_or_ends(lab: StandingLab, version: Protoc
 def test_a_subscription_is_held_until_it_may_read(lab: StandingLab) -> None:
     client = connect(lab, client_id="reader")
     lab.stand(OperationGate(STALE, NONE, FailedClause.CONTROL_PLANE_CACHE_STALE))
-    client.send(Subscribe(PacketId(1), (Subscription(TopicFilter(b"t"), 1),)))
+    client.send(SubscribePacket(PacketId(1), (Subscription(TopicFilter(b"t"), 1),)))
     lab.advance(1)
     assert client.receive() is None
     lab.stand(HEALTHY)

@@ -8,7 +8,7 @@ from quantum.protocols.mqtt.codec import (
     ProtocolVersion,
     Publish,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
 )
@@ -29,7 +29,7 @@ def test_suback_is_the_first_answer(version: ProtocolVersion, qos: int, number: 
         writer.publish(b"kept/%d" % each, b"x", 1, retain=True)
     lab.tick(100)
     reader = connect(lab.door("blue"), version, client_id=f"reader-{number}")
-    reader.send(Subscribe(PacketId(9), (Subscription(TopicFilter(b"kept/+"), qos),)))
+    reader.send(SubscribePacket(PacketId(9), (Subscription(TopicFilter(b"kept/+"), qos),)))
     lab.tick(100)
     first = reader.receive()
     assert isinstance(first, Suback), first

@@ -14,7 +14,7 @@ from quantum.protocols.mqtt.codec import (
     PacketId,
     Properties,
     ProtocolVersion,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     encode_packet,
@@ -50,7 +50,7 @@ def subscribe(lab: CountingLab, line: LabLine, packet: int, topic_filter: bytes)
     line.received.clear()
     lab.line, lab.rounds, lab.entries = line, 0, 0
     asked = (Subscription(TopicFilter(topic_filter), 1),)
-    line.send(encode_packet(Subscribe(PacketId(packet), asked), V5))
+    line.send(encode_packet(SubscribePacket(PacketId(packet), asked), V5))
     assert line.received[0] == SUBACK and line.received[-1] == 1
     return lab.rounds, lab.entries
 

@@ -11,14 +11,9 @@ import pytest
 
 from clustor.runtime.telemetry.why import GroupWhy
 from clustor.telemetry import encode_families
+from quantum.node.client_causes import Cause, ClientClause, ClientFacts, explain_client
 from quantum.node.telemetry import BrokerTelemetry
-from quantum.node.why import (
-    Cause,
-    ClientClause,
-    ClientFacts,
-    ClientWhy,
-    explain_client,
-)
+from quantum.node.why import ClientWhy
 from quantum.partition.backpressure import BACKLOG_BYTES_MAX
 from quantum.protocols.mqtt.codec import Publish, ReasonCode, TopicName, encode_packet
 from quantum.protocols.mqtt.codec.types import PacketId

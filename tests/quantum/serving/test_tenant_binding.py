@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from clustor.runtime.audit.log import AuditDesk
+from clustor.runtime.audit.log import AuditLog
 from quantum.edge.peer import tenant_of_identity
-from quantum.edge.ports import Peer, Transport
+from quantum.edge.ports import ConnectionPeer, Transport
 from quantum.protocols.mqtt.codec import ReasonCode
 from quantum.tenants.binding import disbelief, needs_list
 from tests.quantum.serving.client import V311, connect
@@ -55,7 +55,7 @@ def test_which_tenant_an_identity_names(identity: str, tenant: str | None) -> No
 def test_who_is_believed_to_be_the_tenants(
     transport: Transport, named: str | None, shared: bool, awaits_token: bool, is_refused: bool
 ) -> None:
-    peer = Peer(transport, "here", "blue", named_tenant=named)
+    peer = ConnectionPeer(transport, "here", "blue", named_tenant=named)
     found = disbelief(peer, "blue", shared=shared, awaits_token=awaits_token)
     assert (found is not None) is is_refused
     assert needs_list(peer, shared=shared) is (shared and transport in ("tls", "wss"))
@@ -67,7 +67,7 @@ def test_who_is_not_the_tenants_is_refused_on_the_wire_in_the_audit_and_in_why(
 ) -> None:
     lab = TenantLab({"blue": {"acl": EVERYTHING}, "red": {"acl": EVERYTHING}})
     desk = Desk()
-    lab.service.audit = cast("AuditDesk", desk)
+    lab.service.audit = cast("AuditLog", desk)
     connect(lab.door("blue")).publish(b"secret", b"kept", 1, retain=True)
     spy = connect(Door(lab, "blue", LAMP, named), client_id="spy")
     assert spy.connack.reason_code is ReasonCode.NOT_AUTHORIZED
@@ -86,7 +86,7 @@ def test_who_is_not_the_tenants_is_refused_on_the_wire_in_the_audit_and_in_why(
 def test_without_a_list_nothing_is_allowed_and_the_audit_says_why() -> None:
     lab = TenantLab({"blue": {}, "red": {}})
     desk = Desk()
-    lab.service.audit = cast("AuditDesk", desk)
+    lab.service.audit = cast("AuditLog", desk)
     client = connect(lab.door("blue", LAMP), client_id="lamp")
     assert client.subscribe(b"#", 1) is ReasonCode.NOT_AUTHORIZED
     assert client.publish(b"t", b"x", 1) is ReasonCode.NOT_AUTHORIZED

@@ -10,24 +10,24 @@ import pytest
 from clustor.control import (
     AclAction,
     AclEffect,
-    AclRule,
     Command,
     ControlCache,
     CreateTenant,
     DeleteTenant,
     Members,
     RegisterNode,
-    Scope,
     ScopeKind,
     SetAcls,
     SetConfiguration,
     SetQuotas,
+    SettingScope,
+    TenantAclRule,
     TenantTier,
     UpdateTenant,
 )
 from clustor.control.draft import find
 from clustor.control.tenants import AclPolicy, QuotaPolicy
-from clustor.kv import Key, Page, Record
+from clustor.kv import Key, KvRecord, RecordPage
 from clustor.security import AuditEvent
 from quantum.node.orders import is_settled
 from quantum.protocols.mqtt.codec import ProtocolVersion, ReasonCode
@@ -51,10 +51,10 @@ class Copy:
     def tenants_revision(self) -> int:
         return self.plane.machine.kv.revision
 
-    def get(self, key: Key) -> Record | None:
+    def get(self, key: Key) -> KvRecord | None:
         return self.plane.machine.kv.get(key)
 
-    def range(self, start: bytes, end: bytes | None, limit: int) -> Page:
+    def range(self, start: bytes, end: bytes | None, limit: int) -> RecordPage:
         return self.plane.machine.kv.range(start, end, limit)
 
 
@@ -138,7 +138,7 @@ class ControlledLab(TenantLab):
     def rules(self, *rules: tuple[str, str, str]) -> None:
         held = find(self.plane.machine.kv, AclPolicy, "acme")
         lines = tuple(
-            AclRule(effect=AclEffect(e), action=AclAction(a), filter=f) for e, a, f in rules
+            TenantAclRule(effect=AclEffect(e), action=AclAction(a), filter=f) for e, a, f in rules
         )
         version = held.version if held is not None else 0
         self.call(SetAcls(tenant_id="acme", expected_version=version, rules=lines))
@@ -148,7 +148,7 @@ class ControlledLab(TenantLab):
         assert held is not None
         self.call(SetQuotas(tenant_id="acme", expected_version=held.version, quotas=quotas))
 
-    def configure(self, scope: Scope, version: int, **document: object) -> None:
+    def configure(self, scope: SettingScope, version: int, **document: object) -> None:
         named = {key.replace("__", "."): value for key, value in document.items()}
         self.call(
             SetConfiguration(scope=scope, expected_version=version, document=named)  # type: ignore[arg-type]
@@ -261,11 +261,14 @@ def test_quotas_and_rates_are_in_force_at_once_and_told(lab: ControlledLab) -> N
 
 
 def test_limits_of_the_configuration_are_for_connections_from_then_on(lab: ControlledLab) -> None:
-    cluster, node = Scope(kind=ScopeKind.CLUSTER), Scope(kind=ScopeKind.NODE, name="1")
+    cluster, node = (
+        SettingScope(kind=ScopeKind.CLUSTER),
+        SettingScope(kind=ScopeKind.NODE, name="1"),
+    )
     lab.configure(cluster, 0, receive_maximum=7)
     assert lab.client("dev").connack.properties.receive_maximum == 7
     lab.configure(node, 0, receive_maximum=5)
-    lab.configure(Scope(kind=ScopeKind.NODE, name="2"), 0, receive_maximum=3)
+    lab.configure(SettingScope(kind=ScopeKind.NODE, name="2"), 0, receive_maximum=3)
     assert lab.client("dev").connack.properties.receive_maximum == 5
     lab.configure(node, 1)
     lab.configure(cluster, 1, receive_maximum="lots")
@@ -286,7 +289,7 @@ def test_many_tenants_are_opened_one_in_a_turn(lab: ControlledLab) -> None:
 
 def test_a_door_of_its_own_and_a_ring_that_grows(lab: ControlledLab) -> None:
     lab.create()
-    scope = Scope(kind=ScopeKind.TENANT, name="acme")
+    scope = SettingScope(kind=ScopeKind.TENANT, name="acme")
     client = lab.client(client_id="kept", clean=False, session_expiry_interval=100)
     client.subscribe(b"#", 1)
     lab.changes.clear()

@@ -11,6 +11,7 @@ import pytest
 
 from clustor.runtime.errors import DataDirectoryRefused
 from quantum.node.listeners import Door, Doors, Listeners, tenant_doors
+from quantum.node.server_certificates import DevelopmentCertificates
 from quantum.tenancy import AclRefusal, InvalidTenants, Principal, RateLimit, describe_tenants
 from quantum.tenants.broker_file import BROKER_FILE, TenantEntry, prepare_broker, read_broker_file
 from quantum.tenants.policy import TenantsFile
@@ -196,7 +197,7 @@ class TestDoors:
 
 
 async def _listeners(lab: TenantLab, data: Path) -> Listeners:
-    return Listeners(lab.service, Doors(), data, "dev")
+    return Listeners(lab.service, Doors(development=True), DevelopmentCertificates(data), "dev")
 
 
 def _write(path: Path, tenants: object, version: int) -> None:

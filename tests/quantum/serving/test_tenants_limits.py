@@ -15,7 +15,7 @@ from quantum.protocols.mqtt.codec import (
     ReasonCode,
     TopicName,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
     encode_packet,
 )
 from quantum.protocols.mqtt.codec.hot import PACKET_COST
@@ -191,7 +191,7 @@ class TestRates:
         first, second = (connect(lab.door("blue"), version) for _ in range(2))
         filters = tuple(TopicFilter(b"t/%d" % number) for number in range(100))
         for client in (first, second):
-            client.send(Unsubscribe(PacketId(7), filters))
+            client.send(UnsubscribePacket(PacketId(7), filters))
         if version is V5:
             codes = second.expect_answer(Unsuback).reason_codes
             assert codes == (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,) * 100

@@ -11,7 +11,7 @@ from quantum.protocols.mqtt.codec import (
     ProtocolVersion,
     Publish,
     ReasonCode,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     TopicFilter,
     TopicName,
@@ -156,7 +156,7 @@ class TestSubscribe:
     def test_the_policy_may_be_to_disconnect(self, version: ProtocolVersion) -> None:
         reader = connect(lab_with("disconnect").door("blue"), version)
         line = Subscription(TopicFilter(b"#"), 1)
-        reader.send(Subscribe(reader.draw_id(), (line,)))
+        reader.send(SubscribePacket(reader.draw_id(), (line,)))
         reader.expect_disconnect(ReasonCode.NOT_AUTHORIZED)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from quantum.broker import capturing, publishing, restoring
 from quantum.broker.frames import FrozenStreams
-from quantum.broker.state import State
+from quantum.broker.state import BrokerState
 from quantum.broker.stream_table import Stream
 from quantum.sim import run_broker_seed
 
@@ -26,7 +26,7 @@ def test_the_seeds_reach_what_they_are_for() -> None:
 def one_message_in_ten_is_not_captured(patch: Patch) -> None:
     capture = capturing.capture
 
-    def forgetful(state: State, streams: list[Stream], record: bytes) -> None:
+    def forgetful(state: BrokerState, streams: list[Stream], record: bytes) -> None:
         if state.applied_index % 10:
             capture(state, streams, record)
 
@@ -36,7 +36,7 @@ def one_message_in_ten_is_not_captured(patch: Patch) -> None:
 def a_message_is_captured_twice_now_and_then(patch: Patch) -> None:
     capture = capturing.capture
 
-    def generous(state: State, streams: list[Stream], record: bytes) -> None:
+    def generous(state: BrokerState, streams: list[Stream], record: bytes) -> None:
         for _ in range(1 if state.applied_index % 10 else 2):
             capture(state, streams, record)
 
@@ -58,7 +58,7 @@ def the_others_are_not_told(patch: Patch) -> None:
 def offsets_go_back_where_a_replica_begins_anew(patch: Patch) -> None:
     restore = restoring.restore_streams
 
-    def wrong(state: State, frozen: FrozenStreams) -> None:
+    def wrong(state: BrokerState, frozen: FrozenStreams) -> None:
         restore(state, frozen)
         for stream in state.streams:
             stream.next_offset = max(stream.start_offset, stream.next_offset - 1)

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
-from quantum.tenancy import AclRule, Action, Effect, Principal
+from quantum.tenancy import AclRule, Effect, Operation, Principal
 from quantum.topics import levels
 from quantum.topics import matches as _matches
 
@@ -46,20 +46,20 @@ def _covers(rule: AclRule, client: bytes, principal: bytes, topic: bytes) -> boo
 
 
 def may_publish(
-    rules: Sequence[AclRule], action: Action, principal: Principal, client: bytes, topic: bytes
+    rules: Sequence[AclRule], action: Operation, principal: Principal, client: bytes, topic: bytes
 ) -> bool:
     """Whether one topic is allowed."""
     return effects_on(rules, action, principal, client, topic) == {Effect.ALLOW}
 
 
 def effects_on(
-    rules: Sequence[AclRule], action: Action, principal: Principal, client: bytes, topic: bytes
+    rules: Sequence[AclRule], action: Operation, principal: Principal, client: bytes, topic: bytes
 ) -> set[Effect]:
     """What the rules that match a topic say of it."""
     mine = [
         rule
         for rule in rules
-        if action in rule.action and (rule.principals is None or principal in rule.principals)
+        if action in rule.operations and (rule.principals is None or principal in rule.principals)
     ]
     covering = [rule for rule in mine if _covers(rule, client, principal.encode(), topic)]
     return {rule.effect for rule in covering}
@@ -67,7 +67,7 @@ def effects_on(
 
 def allowed_topics(
     rules: Sequence[AclRule],
-    action: Action,
+    action: Operation,
     principal: Principal,
     client: bytes,
     topics: Sequence[bytes],

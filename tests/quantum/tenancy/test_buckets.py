@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from quantum.tenancy import (
     ConnectionAdmission,
     NoisyNeighbour,
+    QuotaVerdict,
     Rate,
     RateGuard,
     RateLimit,
     Rates,
     TenancyMisuse,
     TokenBucket,
-    Verdict,
 )
 
 steps = st.lists(st.tuples(st.integers(-5, 700), st.integers(0, 30)), max_size=60)
@@ -92,17 +92,17 @@ def test_a_bucket_needs_a_rate_and_a_burst() -> None:
 def test_the_ladder_as_a_story() -> None:
     """Ten a second are allowed, a hundred a second come."""
     guard, now = RateGuard(RateLimit(10, 10), 0), 0
-    first: dict[Verdict, int] = {}
+    first: dict[QuotaVerdict, int] = {}
     admitted = 0
     while now <= 61_000:
         decision = guard.ask(1, now)
         first.setdefault(decision.verdict, now)
-        admitted += decision.verdict in (Verdict.ADMIT, Verdict.THROTTLE)
+        admitted += decision.verdict in (QuotaVerdict.ADMIT, QuotaVerdict.THROTTLE)
         now += 10
-    assert first[Verdict.ADMIT] == 0
-    assert first[Verdict.THROTTLE] == 110, "the burst and what came meanwhile"
-    assert first[Verdict.REJECT] == 220, "one burst of debt"
-    assert first[Verdict.DISCONNECT] == 110 + 60_010
+    assert first[QuotaVerdict.ADMIT] == 0
+    assert first[QuotaVerdict.THROTTLE] == 110, "the burst and what came meanwhile"
+    assert first[QuotaVerdict.REJECT] == 220, "one burst of debt"
+    assert first[QuotaVerdict.DISCONNECT] == 110 + 60_010
     assert admitted <= 20 + 61 * 10 + 1
 
 
@@ -113,22 +113,24 @@ def test_a_throttled_sender_that_waits_is_never_rejected_before_ten_seconds() ->
         decision = guard.ask(15, now)
         verdicts.append(decision.verdict)
         now += decision.wait_ms
-    assert set(verdicts[1:]) == {Verdict.THROTTLE}
+    assert set(verdicts[1:]) == {QuotaVerdict.THROTTLE}
 
 
 def test_only_calm_ends_an_overage() -> None:
     guard = RateGuard(RateLimit(10, 10), 0)
     for _ in range(11):
         guard.ask(1, 0)
-    assert guard.ask(1, 0).verdict is Verdict.THROTTLE
-    assert guard.ask(1, 1_000).verdict is Verdict.ADMIT, "tokens are there, the bucket is not full"
-    assert guard.ask(12, 1_001).verdict is Verdict.THROTTLE
+    assert guard.ask(1, 0).verdict is QuotaVerdict.THROTTLE
+    assert guard.ask(1, 1_000).verdict is QuotaVerdict.ADMIT, (
+        "tokens are there, the bucket is not full"
+    )
+    assert guard.ask(12, 1_001).verdict is QuotaVerdict.THROTTLE
     calm = RateGuard(RateLimit(10, 10), 0)
     for _ in range(12):
         calm.ask(1, 0)
-    assert calm.ask(10, 5_000).verdict is Verdict.ADMIT
-    assert calm.ask(1, 61_000).verdict is Verdict.ADMIT
-    assert calm.ask(11, 61_000).verdict is Verdict.THROTTLE, "a new overage, not a minute old"
+    assert calm.ask(10, 5_000).verdict is QuotaVerdict.ADMIT
+    assert calm.ask(1, 61_000).verdict is QuotaVerdict.ADMIT
+    assert calm.ask(11, 61_000).verdict is QuotaVerdict.THROTTLE, "a new overage, not a minute old"
 
 
 def test_the_sustained_overage_of_more_than_a_minute_disconnects() -> None:
@@ -139,18 +141,22 @@ def test_the_sustained_overage_of_more_than_a_minute_disconnects() -> None:
         guard.ask(5, now)
         guard.ask(1, now)
     decision = guard.ask(1_000, 60_600)
-    assert decision.verdict is Verdict.DISCONNECT
+    assert decision.verdict is QuotaVerdict.DISCONNECT
 
 
 def test_a_tenant_s_rates() -> None:
     limit = RateLimit(10, 10)
     neighbour = NoisyNeighbour(Rates(publishes=limit, publish_bytes=RateLimit(1000, 1000)), 0)
-    assert neighbour.ask_publish(1, 2_000, 0).verdict is Verdict.ADMIT, "a large one, from full"
+    assert neighbour.ask_publish(1, 2_000, 0).verdict is QuotaVerdict.ADMIT, (
+        "a large one, from full"
+    )
     both = neighbour.ask_publish(1, 1, 0)
-    assert (both.verdict, both.wait_ms) == (Verdict.REJECT, 1001), "the bytes are owed"
-    assert neighbour.ask(Rate.SUBSCRIBES, 10**9, 0).verdict is Verdict.ADMIT, "no limit was set"
+    assert (both.verdict, both.wait_ms) == (QuotaVerdict.REJECT, 1001), "the bytes are owed"
+    assert neighbour.ask(Rate.SUBSCRIBES, 10**9, 0).verdict is QuotaVerdict.ADMIT, (
+        "no limit was set"
+    )
     quiet = NoisyNeighbour(Rates(), 0)
-    assert quiet.ask_publish(10**9, 10**12, 0).verdict is Verdict.ADMIT
+    assert quiet.ask_publish(10**9, 10**12, 0).verdict is QuotaVerdict.ADMIT
 
 
 def test_a_storm_of_connections_is_admitted_at_the_rate_and_half_open_ones_are_bounded() -> None:

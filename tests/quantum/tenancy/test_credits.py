@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantum.tenancy import InFlightSlots, Load, TenancyMisuse, credit_hint
+from quantum.tenancy import InFlightSlots, LeaderLoad, TenancyMisuse, credit_hint
 
-loads = st.builds(Load, st.integers(0, 1500), st.integers(0, 1000))
+loads = st.builds(LeaderLoad, st.integers(0, 1500), st.integers(0, 1000))
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ loads = st.builds(Load, st.integers(0, 1500), st.integers(0, 1000))
     ],
 )
 def test_the_formula(base: int, utilization: int, factor: int, slots: int) -> None:
-    assert credit_hint(base, Load(utilization, factor)) == slots
+    assert credit_hint(base, LeaderLoad(utilization, factor)) == slots
 
 
 @given(st.integers(1, 1024), loads)
-def test_the_formula_is_the_specification_s_within_rounding(base: int, load: Load) -> None:
+def test_the_formula_is_the_specification_s_within_rounding(base: int, load: LeaderLoad) -> None:
     headroom = max(0.0, 1 - load.queue_utilization / 1000)
     exact = base * (0.5 + 0.5 * headroom) * load.follower_factor / 1000
     assert exact - 1 - 1e-9 < credit_hint(base, load) <= max(exact + 1e-9, 1)
@@ -55,7 +55,7 @@ def test_a_session_starts_with_ten_within_every_limit(
 
 @given(st.integers(1, 65_535), st.integers(1, 2000), st.lists(loads, max_size=30))
 def test_the_window_is_never_over_the_lowest_limit(
-    client: int, policy: int, seen: list[Load]
+    client: int, policy: int, seen: list[LeaderLoad]
 ) -> None:
     slots = InFlightSlots(client, policy)
     for load in seen:
@@ -66,17 +66,17 @@ def test_the_window_is_never_over_the_lowest_limit(
 
 
 def test_it_grows_step_by_step_and_shrinks_at_once() -> None:
-    slots, calm = InFlightSlots(65_535), Load(0)
+    slots, calm = InFlightSlots(65_535), LeaderLoad(0)
     assert [slots.recalculate(calm) for _ in range(8)] == [20, 40, 80, 160, 320, 640, 1024, 1024]
-    assert slots.recalculate(Load(1000, 100)) == 51
-    assert slots.recalculate(Load(0, 0)) == 0
+    assert slots.recalculate(LeaderLoad(1000, 100)) == 51
+    assert slots.recalculate(LeaderLoad(0, 0)) == 0
     assert slots.recalculate(calm) == 1
 
 
 def test_slots_are_taken_and_settled() -> None:
     slots = InFlightSlots(2)
     assert [slots.take() for _ in range(3)] == [True, True, False]
-    slots.recalculate(Load(1000, 1))
+    slots.recalculate(LeaderLoad(1000, 1))
     assert (slots.window, slots.free) == (1, 0)
     slots.settle()
     assert not slots.take(), "still one more than the window would let in"
@@ -90,6 +90,6 @@ def test_what_has_no_meaning_is_refused() -> None:
     for client, policy in ((0, 1), (1, 0)):
         with pytest.raises(TenancyMisuse):
             InFlightSlots(client, policy)
-    for load in (Load(-1), Load(0, -1), Load(0, 1001)):
+    for load in (LeaderLoad(-1), LeaderLoad(0, -1), LeaderLoad(0, 1001)):
         with pytest.raises(TenancyMisuse):
             credit_hint(10, load)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantum.routing import SubscriptionTrie
+from quantum.routing.trie import SubscriptionTrie
 from quantum.tenancy import InvalidTenantId, Namespace, NamespaceViolation, check_tenant_id
 from quantum.topics import check_topic_filter, check_topic_name, matches, split_shared
 from quantum.types import TenantId

@@ -14,10 +14,10 @@ from quantum.tenancy import (
     QuotaDecision,
     QuotaLedger,
     Quotas,
+    QuotaVerdict,
     Resource,
     TenancyMisuse,
     Usage,
-    Verdict,
 )
 from quantum.tenancy.ladder import GRACE_MS
 
@@ -33,7 +33,7 @@ def test_defaults_and_maxima_are_the_specification_s_but_for_filters() -> None:
     assert (
         Quotas(
             *(1_048_576, tib, 2 * tib, 10_000_000, 500_000, gib, 50_000, 100_000, 1024),
-            *(100_000_000, 1_048_576, 366 * GRACE_MS),
+            *(100_000_000, 1_048_576, 1_000_000, 1_000_000_000, 16 * tib, 366 * GRACE_MS),
         )
         == QUOTA_MAXIMA
     )
@@ -51,20 +51,24 @@ def test_no_quota_is_beyond_its_maximum(field: str) -> None:
 
 def test_the_ladder_as_a_story() -> None:
     ledger = QuotaLedger(Quotas(shared_groups=100))
-    assert ledger.charge(GROUPS, 100, 0).verdict is Verdict.ADMIT
-    assert ledger.charge(GROUPS, 50, HOUR).verdict is Verdict.THROTTLE
-    assert ledger.charge(GROUPS, 1, HOUR).verdict is Verdict.REJECT, "beyond one and a half"
+    assert ledger.charge(GROUPS, 100, 0).verdict is QuotaVerdict.ADMIT
+    assert ledger.charge(GROUPS, 50, HOUR).verdict is QuotaVerdict.THROTTLE
+    assert ledger.charge(GROUPS, 1, HOUR).verdict is QuotaVerdict.REJECT, "beyond one and a half"
     assert ledger.usage(GROUPS).used == 150
     assert ledger.exhausted(24 * HOUR) == []
     last = ledger.charge(GROUPS, 0, 25 * HOUR)
-    assert (last.verdict, last.excess, last.grace_left_ms) == (Verdict.DISCONNECT, 50, 0)
+    assert (last.verdict, last.excess, last.grace_left_ms) == (QuotaVerdict.DISCONNECT, 50, 0)
     assert ledger.exhausted(25 * HOUR) == [last]
     ledger.release(GROUPS, 60, 25 * HOUR)
     assert ledger.exhausted(26 * HOUR) == []
-    assert ledger.charge(GROUPS, 10, 26 * HOUR).verdict is Verdict.ADMIT
-    assert ledger.charge(GROUPS, 1, 27 * HOUR).verdict is Verdict.DISCONNECT, "a dip buys nothing"
-    assert ledger.charge(GROUPS, 1, 48 * HOUR).verdict is Verdict.DISCONNECT
-    assert ledger.charge(GROUPS, 1, 49 * HOUR).verdict is Verdict.THROTTLE, "a day within it does"
+    assert ledger.charge(GROUPS, 10, 26 * HOUR).verdict is QuotaVerdict.ADMIT
+    assert ledger.charge(GROUPS, 1, 27 * HOUR).verdict is QuotaVerdict.DISCONNECT, (
+        "a dip buys nothing"
+    )
+    assert ledger.charge(GROUPS, 1, 48 * HOUR).verdict is QuotaVerdict.DISCONNECT
+    assert ledger.charge(GROUPS, 1, 49 * HOUR).verdict is QuotaVerdict.THROTTLE, (
+        "a day within it does"
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,23 +78,23 @@ def test_the_grace_is_as_long_as_the_policy_says(grace_ms: int, admitted: int) -
     quotas = Quotas(connections=2, overage_grace_ms=grace_ms)
     ledger = QuotaLedger(quotas)
     connections = Resource.CONNECTIONS
-    taken = (Verdict.ADMIT, Verdict.THROTTLE)
+    taken = (QuotaVerdict.ADMIT, QuotaVerdict.THROTTLE)
     verdicts = [ledger.charge(connections, 1, 0).verdict for _ in range(5)]
     assert [each in taken for each in verdicts] == [nth < admitted for nth in range(5)]
     assert quotas.ceiling(connections) == admitted
     after = ledger.charge(connections, 0, grace_ms)
-    assert (after.verdict is Verdict.DISCONNECT) is (grace_ms > 0)
+    assert (after.verdict is QuotaVerdict.DISCONNECT) is (grace_ms > 0)
     ledger.release(connections, 2, grace_ms)
-    assert ledger.charge(connections, 1, grace_ms).verdict is Verdict.ADMIT
+    assert ledger.charge(connections, 1, grace_ms).verdict is QuotaVerdict.ADMIT
 
 
 def test_a_day_within_the_quota_counts_on_end_only() -> None:
     ledger = QuotaLedger(Quotas(shared_groups=100))
     ledger.charge(GROUPS, 120, 0)
     ledger.release(GROUPS, 30, HOUR)
-    assert ledger.charge(GROUPS, 20, 2 * HOUR).verdict is Verdict.THROTTLE
+    assert ledger.charge(GROUPS, 20, 2 * HOUR).verdict is QuotaVerdict.THROTTLE
     ledger.release(GROUPS, 20, 20 * HOUR)
-    assert ledger.charge(GROUPS, 20, 26 * HOUR).verdict is Verdict.DISCONNECT
+    assert ledger.charge(GROUPS, 20, 26 * HOUR).verdict is QuotaVerdict.DISCONNECT
 
 
 def test_other_quotas_do_not_take_an_earned_day_away() -> None:
@@ -104,19 +108,19 @@ def test_other_quotas_do_not_take_an_earned_day_away() -> None:
 
 def test_the_grace_never_reaches_beyond_the_maximum() -> None:
     ledger = QuotaLedger(Quotas())
-    assert ledger.charge(Resource.CONNECTIONS, 1_048_576, 0).verdict is Verdict.ADMIT
-    assert ledger.charge(Resource.CONNECTIONS, 1, 0).verdict is Verdict.REJECT
+    assert ledger.charge(Resource.CONNECTIONS, 1_048_576, 0).verdict is QuotaVerdict.ADMIT
+    assert ledger.charge(Resource.CONNECTIONS, 1, 0).verdict is QuotaVerdict.REJECT
 
 
 def test_lower_quotas_begin_a_grace_and_higher_ones_let_it_end() -> None:
     ledger = QuotaLedger(Quotas(shared_groups=100))
     ledger.charge(GROUPS, 90, 0)
     ledger.change(Quotas(shared_groups=50), HOUR)
-    assert ledger.charge(GROUPS, 0, HOUR).verdict is Verdict.REJECT
+    assert ledger.charge(GROUPS, 0, HOUR).verdict is QuotaVerdict.REJECT
     assert ledger.usage(GROUPS).grace_since_ms == HOUR
     assert [one.excess for one in ledger.exhausted(25 * HOUR)] == [40]
     ledger.change(Quotas(shared_groups=100), 26 * HOUR)
-    assert ledger.charge(GROUPS, 1, 26 * HOUR).verdict is Verdict.ADMIT
+    assert ledger.charge(GROUPS, 1, 26 * HOUR).verdict is QuotaVerdict.ADMIT
     assert ledger.charge(GROUPS, 0, 51 * HOUR).grace_left_ms == GRACE_MS
 
 
@@ -125,7 +129,7 @@ def test_a_ledger_goes_on_from_what_another_one_held() -> None:
     first.charge(GROUPS, 12, HOUR)
     second = QuotaLedger(first.quotas, {GROUPS: Usage(12, HOUR)})
     assert second.usage(GROUPS) == first.usage(GROUPS)
-    assert second.charge(GROUPS, 0, 25 * HOUR).verdict is Verdict.DISCONNECT
+    assert second.charge(GROUPS, 0, 25 * HOUR).verdict is QuotaVerdict.DISCONNECT
     assert second.usage(Resource.CONNECTIONS).used == 0
 
 
@@ -134,8 +138,8 @@ def test_a_ledger_goes_on_from_what_another_one_held() -> None:
     [(0, Alert.NONE), (94, Alert.NONE), (95, Alert.NEAR), (104, Alert.NEAR), (105, Alert.OVER)],
 )
 def test_alerts(used: int, alert: Alert) -> None:
-    assert QuotaDecision(Verdict.ADMIT, GROUPS, used, 100, 0).alert is alert
-    assert QuotaDecision(Verdict.ADMIT, GROUPS, 0, 0, 0).alert is Alert.NONE
+    assert QuotaDecision(QuotaVerdict.ADMIT, GROUPS, used, 100, 0).alert is alert
+    assert QuotaDecision(QuotaVerdict.ADMIT, GROUPS, 0, 0, 0).alert is Alert.NONE
 
 
 def test_misuse_is_refused_and_changes_nothing() -> None:
@@ -184,13 +188,13 @@ class LedgerMachine(RuleBasedStateMachine):
         spent = since is not None and self.now - since >= GRACE_MS
         after = self.used + amount
         if after <= self.QUOTA:
-            expected = Verdict.ADMIT
+            expected = QuotaVerdict.ADMIT
         elif spent:
-            expected = Verdict.DISCONNECT
+            expected = QuotaVerdict.DISCONNECT
         else:
-            expected = Verdict.THROTTLE if after <= 15 else Verdict.REJECT
+            expected = QuotaVerdict.THROTTLE if after <= 15 else QuotaVerdict.REJECT
         assert self.ledger.charge(GROUPS, amount, self.now).verdict is expected
-        if expected in (Verdict.ADMIT, Verdict.THROTTLE):
+        if expected in (QuotaVerdict.ADMIT, QuotaVerdict.THROTTLE):
             self.used = after
             self.history.append((self.now, after))
 

@@ -15,9 +15,9 @@ import msgspec
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.errors import MembershipRefused
-from clustor.raft.leadership import RefusedBecause
+from clustor.raft.leadership import ProposalRefusal
 from clustor.raft.types import ReplicaId
-from clustor.runtime.cluster_file import ClusterFile
+from clustor.runtime.cluster_file import ClusterFile, NodeList
 from clustor.runtime.control.waivers import take_waiver
 from clustor.runtime.errors import NodeError
 from clustor.runtime.group import HostedGroup
@@ -63,15 +63,21 @@ class AdminCommands:
         self._read_cluster = read_cluster
         self.scrub_now: Callable[[HostedGroup], dict[str, Any]] | None = None
         """Begins to read a whole group again; None: nothing here does."""
+        self.keep_list: Callable[[NodeList], None] | None = None
+        """Writes down which nodes there are, where each keeps its own list; raises NodeError."""
+        self.office: Callable[[], dict[str, object]] | None = None
+        """Returns what one more host is set up with; None: it lies in the cluster's directory."""
         self.trust: NodeTrust | None = None
         """Whom waivers are given to."""
 
     def carry_out(self, path: str, body: bytes) -> Answer:
         """Do what was posted; every refusal is an answer too."""
         if path == "/reload":
-            return self._reload()
+            return self._reload(body)
         if path == "/clock":
             return self._shift_clock(body)
+        if path == "/office" and self.office is not None:
+            return 200, self.office()
         if path == "/revocation/waiver":
             return take_waiver(self._node, self.trust, body)
         found = _GROUP_PATH.fullmatch(path)
@@ -89,9 +95,17 @@ class AdminCommands:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return 400, {"error": f"not what this page takes: {_why(error)}"}
 
-    def _reload(self) -> Answer:
+    def _reload(self, body: bytes) -> Answer:
+        """Take the list that is sent, or read the one that all nodes of a directory share."""
         try:
-            self._node.adopt_cluster(self._read_cluster())
+            if body.strip() in (b"", b"{}"):
+                self._node.adopt_cluster(self._read_cluster())
+            elif self.keep_list is None:
+                return 409, {"error": "this node reads its list in the cluster's own directory"}
+            else:
+                self.keep_list(msgspec.json.decode(body, type=NodeList))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return 400, {"error": f"not what this page takes: {_why(error)}"}
         except NodeError as error:
             return 409, {"error": str(error)}
         nodes = [entry.node_id for entry in self._node.cluster.nodes]
@@ -120,7 +134,7 @@ class AdminCommands:
             return 202, {"leader_id": target}
         refused = group.replica.transfer(target)
         if refused is not None:
-            early = refused.reason is RefusedBecause.TOO_YOUNG
+            early = refused.reason is ProposalRefusal.TOO_YOUNG
             answer = {"error": str(refused.reason), "leader": self._leader(group), "early": early}
             return 409, answer
         self._node.touch(group)

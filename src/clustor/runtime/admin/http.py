@@ -86,7 +86,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class RequestReader:
+class HttpRequestReader:
     """One request, read by h11 and held to the little that this port takes. Pure.
 
     h11 knows what a request is; here stands what of that is answered: few methods, short heads,

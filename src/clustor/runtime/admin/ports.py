@@ -26,7 +26,7 @@ class Pages(Protocol):
     def post(self, target: str, /) -> Answer | None: ...
 
 
-class Api(Protocol):
+class PagePort(Protocol):
     """Pages that take their time, and the guard of all others.
 
     `take` returns None for what is none of its business; what it returns is awaited, and None

@@ -18,15 +18,15 @@ from clustor.runtime.admin.commands import AdminCommands, Answer
 from clustor.runtime.admin.http import (
     BadRequest,
     Head,
+    HttpRequestReader,
     Request,
-    RequestReader,
     Response,
     check_origin,
     refusal,
     respond,
 )
 from clustor.runtime.admin.plaintext import peer_address, require_loopback
-from clustor.runtime.admin.ports import Api, Calls, Later, Pages, StatusOf
+from clustor.runtime.admin.ports import Calls, Later, PagePort, Pages, StatusOf
 from clustor.runtime.containment import contained, end_alone, guarded
 from clustor.runtime.errors import CertificateUnreadable, PeerRefused, PortTaken
 from clustor.runtime.kv.service import KvService
@@ -79,7 +79,7 @@ class AdminConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._pipe: TlsPipe | None = None
         """None where the port is plaintext."""
-        self._reader: RequestReader | None = RequestReader()
+        self._reader: HttpRequestReader | None = HttpRequestReader()
         """None as soon as the request is whole, or refused: there is one on a connection."""
         self._number: int | None = None  # in the KV service, once upgraded
         self._stream = bytearray()
@@ -184,7 +184,7 @@ class AdminConnection(asyncio.Protocol):
 
     # HTTP
 
-    def _on_request_bytes(self, reader: RequestReader, data: bytes) -> None:
+    def _on_request_bytes(self, reader: HttpRequestReader, data: bytes) -> None:
         if data[0] == _TLS_HANDSHAKE and reader.head is None and self._pipe is None:
             self._refuse(400, "this port speaks plaintext")  # at once: it would wait for more
             return
@@ -204,7 +204,7 @@ class AdminConnection(asyncio.Protocol):
         if self._pipe is not None and self._certificate is None and head.body_bytes:
             raise BadRequest(401, "nothing here is for everybody")
 
-    def _on_request_whole(self, reader: RequestReader) -> None:
+    def _on_request_whole(self, reader: HttpRequestReader) -> None:
         assert reader.head is not None
         head, self._reader = reader.head, None
         body, behind = reader.take()
@@ -410,7 +410,7 @@ class AdminServer:
         """A service of this node, for the API that knows what to ask of it."""
         self.calls: Calls | None = None
         """What the control plane is asked for."""
-        self.api: Api | None = None
+        self.api: PagePort | None = None
         self._answers: set[asyncio.Task[None]] = set()
         self.telemetry: Pages | None = None
         self._connections: set[AdminConnection] = set()

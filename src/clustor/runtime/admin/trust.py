@@ -9,18 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from clustor.runtime.admin.server import AdminServer
-from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.errors import NodeError
+from clustor.runtime.pki.certificate_files import load_certificates
 from clustor.runtime.pki.certificate_watch import FILES, FileWatch
-from clustor.runtime.pki.identity import (
-    AUTHORITY_FILE,
-    GLASS_FILE,
-    REVOCATION_FILE,
-    admin_context,
-    load_certificates,
-)
+from clustor.runtime.pki.identity import AUTHORITY_FILE, GLASS_FILE, REVOCATION_FILE, admin_context
 from clustor.runtime.pki.peer_trust import Disbelief, Shown, Trust, fingerprint_of, read_trust
-from clustor.security import AuditEvent, AuditSink
+from clustor.security import AuditEvent, AuditPort
+from clustor.wall_clock import wall_clock_ms
 
 ENDED: Final = "AdminConnectionEnded"
 
@@ -34,7 +29,7 @@ class AdminTrust:
     `context` is only a door: each handshake goes on with one that was made of the newest files.
     """
 
-    def __init__(self, pki: Path, server: AdminServer, audit: AuditSink | None) -> None:
+    def __init__(self, pki: Path, server: AdminServer, audit: AuditPort | None) -> None:
         """Raises CertificateUnusable."""
         self._pki = pki
         self._server = server
@@ -70,18 +65,20 @@ class AdminTrust:
         tls.context = self._newest
 
     def _end_refused(self, trust: Trust) -> None:
-        now_ms = wall_ms()
+        now_ms = wall_clock_ms()
         for shown in self._server.end_where(lambda each: trust.disbelief(each, now_ms) is not None):
             why = trust.disbelief(shown, now_ms)
             assert why is not None
             note_ended(self._audit, shown, why)
 
 
-def note_ended(audit: AuditSink | None, shown: Shown, why: Disbelief) -> None:
+def note_ended(audit: AuditPort | None, shown: Shown, why: Disbelief) -> None:
     """Tell the journal and the audit log that a caller was shown out."""
     journal.warning("ended an admin connection of certificate %x: %s", shown.serial, why.value)
     if audit is not None:
         serial = f"certificate/{shown.serial:x}"
         audit.note(
-            AuditEvent(who="(node)", what=ENDED, outcome=why.name, at_ms=wall_ms(), object=serial)
+            AuditEvent(
+                who="(node)", what=ENDED, outcome=why.name, at_ms=wall_clock_ms(), object=serial
+            )
         )

@@ -12,20 +12,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from clustor.control.audit import AuditRecord, Ring
-from clustor.control.draft import Reading, find, prefix_of
+from clustor.control.audit import AuditRecord, AuditRing
+from clustor.control.draft import DraftReading, find, prefix_of
 from clustor.control.objects import canonical, decode_object
 from clustor.kv import prefix_end
-from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.disk import DirectoryStorage
 from clustor.security import (
     AuditEvent,
-    AuditSink,
+    AuditPort,
     EventLine,
     decode_line,
     file_name,
     file_numbers,
 )
+from clustor.wall_clock import wall_clock_ms
 
 _RECORDS_PER_LOOK: Final = 256
 _FILES_LOOKED_AT: Final = 4
@@ -52,22 +52,24 @@ def event_of_record(record: AuditRecord) -> AuditEvent:
     )
 
 
-def trail_ends(lines: Iterable[bytes]) -> dict[Ring, tuple[int, str]]:
+def trail_ends(lines: Iterable[bytes]) -> dict[AuditRing, tuple[int, str]]:
     """Find the last record of each ring that a log tells of: its number and its digest."""
-    ends: dict[Ring, tuple[int, str]] = {}
+    ends: dict[AuditRing, tuple[int, str]] = {}
     for raw in lines:
         if b'"record_sha256"' in raw:
             line = decode_line(raw)
             if isinstance(line, EventLine) and _DIGEST in line.facts:
                 facts = line.facts
-                ends[Ring(facts[_RING])] = (int(facts[_SEQUENCE]), facts[_DIGEST])
+                ends[AuditRing(facts[_RING])] = (int(facts[_SEQUENCE]), facts[_DIGEST])
     return ends
 
 
 class ControlTrail:
     """Follows both rings of the control plane's trail."""
 
-    def __init__(self, sink: AuditSink, ends: dict[Ring, tuple[int, str]] | None = None) -> None:
+    def __init__(
+        self, sink: AuditPort, ends: dict[AuditRing, tuple[int, str]] | None = None
+    ) -> None:
         self._sink = sink
         self._ends = dict(ends or {})
 
@@ -96,26 +98,26 @@ class ControlFollower:
     by the second (the other ring) is left out: it would bury the acts of people.
     """
 
-    def __init__(self, state: Callable[[], Reading], sink: AuditSink, audit: Path) -> None:
+    def __init__(self, state: Callable[[], DraftReading], sink: AuditPort, audit: Path) -> None:
         """`audit` is the log's directory: where the last life of this node ended is read there."""
         self._state = state
         self._ends = _newest_ends(audit)
         self._trail = ControlTrail(sink, self._ends)
-        self._next = self._ends.get(Ring.CALLS, (0, ""))[0] + 1
+        self._next = self._ends.get(AuditRing.CALLS, (0, ""))[0] + 1
 
     def look(self) -> None:
         """Take what was applied since the last look, a bounded piece of it."""
         store = self._state()
         for _ in range(_RECORDS_PER_LOOK):
-            record = find(store, AuditRecord, Ring.CALLS.value, self._next)
+            record = find(store, AuditRecord, AuditRing.CALLS.value, self._next)
             record = record or self._oldest_after_a_gap(store)
             if record is None or not self._trail.on_record(record):
                 return
             self._next = record.sequence + 1
 
-    def _oldest_after_a_gap(self, store: Reading) -> AuditRecord | None:
+    def _oldest_after_a_gap(self, store: DraftReading) -> AuditRecord | None:
         """Return where the ring begins, if it has forgotten what was wanted."""
-        prefix = prefix_of(AuditRecord, Ring.CALLS.value)
+        prefix = prefix_of(AuditRecord, AuditRing.CALLS.value)
         page = store.range(prefix, prefix_end(prefix), 1)
         if not page.records:
             return None
@@ -123,14 +125,14 @@ class ControlFollower:
         return oldest if oldest.sequence > self._next else None
 
 
-def _newest_ends(audit: Path) -> dict[Ring, tuple[int, str]]:
+def _newest_ends(audit: Path) -> dict[AuditRing, tuple[int, str]]:
     """Look for the last control call in the newest files of a log."""
     storage = DirectoryStorage(audit)
     try:
         for number in sorted(file_numbers(storage), reverse=True)[:_FILES_LOOKED_AT]:
             name = file_name(number)
             ends = trail_ends(storage.read(name, 0, storage.size(name)).split(b"\n"))
-            if Ring.CALLS in ends:
+            if AuditRing.CALLS in ends:
                 return ends
     finally:
         storage.close()
@@ -150,6 +152,6 @@ def _alarm(record: AuditRecord, problem: str) -> AuditEvent:
         who="(control trail)",
         what="ControlTrailBroken",
         outcome=problem,
-        at_ms=wall_ms(),
+        at_ms=wall_clock_ms(),
         object=f"{record.ring.value}/{record.sequence}",
     )

@@ -9,17 +9,18 @@ from typing import Final
 
 from clustor.printable import printable
 from clustor.runtime.audit.keys import open_audit_keys
-from clustor.runtime.audit.writer import AUDIT_DIRECTORY, LIMITS, AuditWriter, WriterLimits, wall_ms
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY, LIMITS, AuditWriter, WriterLimits
 from clustor.runtime.data_directory import DataDirectory
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.security import AuditEvent, AuditUnreadable, StormGuard, events_per_window
+from clustor.wall_clock import wall_clock_ms
 
 _FLUSH_SECONDS: Final = 60.0
 
 journal = logging.getLogger("clustor.audit")
 
 
-class AuditDesk:
+class AuditLog:
     """A node's audit log, with what must be kept apart: acts of people, and refusals by the score.
 
     `note` and `record` are for what was done: each event is a line. `refused` is for what anybody
@@ -53,7 +54,7 @@ class AuditDesk:
             who=printable(who),
             what=what,
             outcome=printable(why),
-            at_ms=wall_ms(),
+            at_ms=wall_clock_ms(),
             object=printable(target),
             tenant=tenant,
         )
@@ -65,7 +66,7 @@ class AuditDesk:
     ) -> None:  # fmt: skip
         """Tell of a client that came or went: of every one, or of the first few and a count."""
         who, why = printable(who), printable(why)
-        event = AuditEvent(who=who, what=what, outcome=why, at_ms=wall_ms(), tenant=tenant)
+        event = AuditEvent(who=who, what=what, outcome=why, at_ms=wall_clock_ms(), tenant=tenant)
         for each in (event,) if every else self._clients.admit(event):
             self.writer.note(each)
 
@@ -81,7 +82,11 @@ class AuditDesk:
         """Tell what became of this node."""
         self.note(
             AuditEvent(
-                who="(node)", what=what, outcome="Done", at_ms=wall_ms(), object=f"node/{node}"
+                who="(node)",
+                what=what,
+                outcome="Done",
+                at_ms=wall_clock_ms(),
+                object=f"node/{node}",
             )
         )
 
@@ -92,7 +97,7 @@ class AuditDesk:
                 who=f"node/{node}",
                 what=what,
                 outcome="Done",
-                at_ms=wall_ms(),
+                at_ms=wall_clock_ms(),
                 object=f"group/{partition}",
                 facts={"term": str(term), "reason": reason[:64]},
             )
@@ -102,30 +107,30 @@ class AuditDesk:
         """Write the summaries, seal, and close."""
         self._timer.cancel()
         for guard in (self._guard, self._clients):
-            for each in guard.flush(wall_ms(), everything=True):
+            for each in guard.flush(wall_clock_ms(), everything=True):
                 self.writer.note(each)
         await self.writer.close()
 
     def _flush(self) -> None:
         self._timer = self._loop.call_later(_FLUSH_SECONDS, self._flush)
         for guard in (self._guard, self._clients):
-            for each in guard.flush(wall_ms()):
+            for each in guard.flush(wall_clock_ms()):
                 self.writer.note(each)
 
 
 def open_desk(
     data: DataDirectory | Path, *, active_partitions: int = 0, limits: WriterLimits = LIMITS
-) -> AuditDesk:
+) -> AuditLog:
     """Open the audit log of a node's directory, made where it is missing.
 
     Raises KeyUnavailable, AuditFailed, and DataDirectoryRefused for a log that must not be
     continued: people look at it with `quantum audit verify`, and move it aside.
     """
-    root = data if isinstance(data, Path) else data.root
-    keys = open_audit_keys(root / "keys", wall_ms())
+    root, store = (data, data / "keys") if isinstance(data, Path) else (data.root, data.keys)
+    keys = open_audit_keys(store, wall_clock_ms())
     directory = root / AUDIT_DIRECTORY
     try:
         writer = AuditWriter(directory, keys.signer, limits=limits)
     except AuditUnreadable as error:
         raise DataDirectoryRefused(error.reason, directory=directory, **error.facts) from error
-    return AuditDesk(writer, active_partitions)
+    return AuditLog(writer, active_partitions)

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clustor.runtime.audit.keys import open_audit_keys
-from clustor.runtime.audit.writer import AUDIT_DIRECTORY, AuditLock, wall_ms
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY, AuditLock
 from clustor.runtime.disk import BlockingDisk, DirectoryStorage, DiskError
 from clustor.runtime.errors import AuditFailed
 from clustor.runtime.keys.store import KEYS_DIRECTORY
 from clustor.security import AuditEvent, key_id_of, plan_open
+from clustor.wall_clock import wall_clock_ms
 
 
 def record_now(root: Path, events: Sequence[AuditEvent]) -> None:
@@ -26,7 +27,7 @@ def record_now(root: Path, events: Sequence[AuditEvent]) -> None:
     """
     directory = root / AUDIT_DIRECTORY
     directory.mkdir(parents=True, mode=0o700, exist_ok=True)
-    signer = open_audit_keys(root / KEYS_DIRECTORY, wall_ms()).signer
+    signer = open_audit_keys(root / KEYS_DIRECTORY, wall_clock_ms()).signer
     with AuditLock(directory, wait=True):
         disk = BlockingDisk()
         storage = DirectoryStorage(directory)
@@ -37,10 +38,10 @@ def record_now(root: Path, events: Sequence[AuditEvent]) -> None:
                 signer.sign,
                 key_id_of(signer.public_key().public_bytes_raw()),
                 new_log_id=os.urandom(16).hex(),
-                at_ms=wall_ms(),
+                at_ms=wall_clock_ms(),
             )
             disk.execute(partition, plan)
-            disk.execute(partition, journal.plan_append(events, wall_ms(), seal=True))
+            disk.execute(partition, journal.plan_append(events, wall_clock_ms(), seal=True))
         except DiskError as error:
             raise AuditFailed("the audit log cannot be written", cause=error) from error
         finally:
@@ -56,7 +57,7 @@ def command_event(
         who=f"local:{_user()}",
         what=what,
         outcome=outcome,
-        at_ms=wall_ms(),
+        at_ms=wall_clock_ms(),
         object=target,
         facts=facts or {},
     )

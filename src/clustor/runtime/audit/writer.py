@@ -12,7 +12,6 @@ import asyncio
 import fcntl
 import logging
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from clustor.security import (
     key_id_of,
     plan_open,
 )
+from clustor.wall_clock import wall_clock_ms
 
 SECURITY_DIRECTORY: Final = "security"
 AUDIT_DIRECTORY: Final = f"{SECURITY_DIRECTORY}/audit"
@@ -38,11 +38,6 @@ _LOCK_FILE: Final = "audit.lock"
 _EVENTS_PER_PLAN_MAX: Final = 128  # about a millisecond of encoding in the loop
 
 journal = logging.getLogger("clustor.audit")
-
-
-def wall_ms() -> int:
-    """Return the wall clock, as audit lines carry it."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +85,7 @@ class AuditWriter:
         signer: Ed25519PrivateKey,
         *,
         limits: WriterLimits = LIMITS,
-        now_ms: Callable[[], int] = wall_ms,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """Recover the log and begin its next file: this blocks, and belongs before serving.
 

@@ -5,18 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from clustor.control import ControlCache, Cursor, ImageRefused, Moment, decode_image, encode_image
+from clustor.control import (
+    CacheCursor,
+    ClockReading,
+    ControlCache,
+    ImageRefused,
+    decode_image,
+    encode_image,
+)
 from clustor.control.draft import scan_records
-from clustor.kv import Events, KvMachine, Record
+from clustor.kv import Events, KvMachine, KvRecord
 from clustor.log.types import PartitionId
 from clustor.raft.profiles import ControlPlaneNumbers
 from clustor.runtime.data_directory import write_durably
+from clustor.wall_clock import wall_clock_ms
 
 COPY_FILE: Final = "control-copy.bin"
 SAVE_SECONDS: Final = 30.0
@@ -35,7 +42,7 @@ journal = logging.getLogger("clustor.control")
 
 
 @dataclass(slots=True)
-class Changes:
+class FoldedChanges:
     """Which groups must hear of what was folded."""
 
     all: bool = False
@@ -48,15 +55,15 @@ class Changes:
 class NodeCopy:
     """The copy, and the file that it outlives the process in."""
 
-    def __init__(self, directory: Path, numbers: ControlPlaneNumbers, now: Moment) -> None:
+    def __init__(self, directory: Path, numbers: ControlPlaneNumbers, now: ClockReading) -> None:
         self._path = directory / COPY_FILE
         self.cache = _read(self._path, numbers, now)
-        self._confirmation: tuple[Moment, int] | None = None  # waits for its revision
+        self._confirmation: tuple[ClockReading, int] | None = None  # waits for its revision
         self._saved: tuple[object, ...] | None = None
         self.saved_revision = 0
         """What outlives the process: the copy up to here."""
 
-    def confirm(self, asked: Moment, revision: int) -> None:
+    def confirm(self, asked: ClockReading, revision: int) -> None:
         """Note that whoever has `revision` had everything when `asked` was; fold next."""
         self._confirmation = (asked, revision)
 
@@ -64,7 +71,7 @@ class NodeCopy:
     def awaits_confirmation(self) -> bool:
         return self._confirmation is not None
 
-    def fold(self, store: KvMachine, now: Moment) -> Changes:
+    def fold(self, store: KvMachine, now: ClockReading) -> FoldedChanges:
         """Take what the local replica has applied since, so much at a time."""
         asked, confirmed = now, False
         if self._confirmation is not None and store.revision >= self._confirmation[1]:
@@ -78,19 +85,21 @@ class NodeCopy:
             changes.all = True
         return changes
 
-    def _list(self, store: KvMachine, asked: Moment, *, confirmed: bool) -> Changes:
+    def _list(self, store: KvMachine, asked: ClockReading, *, confirmed: bool) -> FoldedChanges:
         if store.revision:
-            cursor = Cursor(store.store_id, store.revision)
+            cursor = CacheCursor(store.store_id, store.revision)
             self.cache.listed(cursor, scan_records(store, b""), asked=asked, confirmed=confirmed)
-        return Changes(all=True)
+        return FoldedChanges(all=True)
 
-    def _poll(self, store: KvMachine, cursor: Cursor, asked: Moment, *, confirmed: bool) -> Changes:
+    def _poll(
+        self, store: KvMachine, cursor: CacheCursor, asked: ClockReading, *, confirmed: bool
+    ) -> FoldedChanges:
         found = store.events_since(cursor.revision, limit=EVENTS_PER_FOLD)
         self.cache.polled(found, store_id=store.store_id, asked=asked, confirmed=confirmed)
         if self.cache.cursor is None:
-            return Changes(more=True)  # it meant nothing any more: everything is listed next
+            return FoldedChanges(more=True)  # it meant nothing any more: everything is listed next
         if not isinstance(found, Events):
-            return Changes()  # this replica is behind the copy, as after a restart
+            return FoldedChanges()  # this replica is behind the copy, as after a restart
         changes = touched(found.events)
         changes.more = found.more
         return changes
@@ -114,9 +123,9 @@ class NodeCopy:
             journal.warning("cannot keep the copy of the control plane: %s", error)
 
 
-def touched(events: Iterable[Record]) -> Changes:
+def touched(events: Iterable[KvRecord]) -> FoldedChanges:
     """Say whom these changes concern."""
-    changes = Changes()
+    changes = FoldedChanges()
     for event in events:
         prefix, _, name = bytes(event.key).rpartition(b"/")
         if prefix + b"/" in _OF_PARTITIONS:
@@ -127,12 +136,12 @@ def touched(events: Iterable[Record]) -> Changes:
     return changes
 
 
-def moment(monotonic_ms: int) -> Moment:
+def moment(monotonic_ms: int) -> ClockReading:
     """Read the clock on the wall beside the loop's own."""
-    return Moment(monotonic_ms, time.time_ns() // 1_000_000)
+    return ClockReading(monotonic_ms, wall_clock_ms())
 
 
-def _read(path: Path, numbers: ControlPlaneNumbers, now: Moment) -> ControlCache:
+def _read(path: Path, numbers: ControlPlaneNumbers, now: ClockReading) -> ControlCache:
     """Go on from the file. One that is not whole is set aside: everything is listed again."""
     try:
         return ControlCache.from_image(numbers, decode_image(path.read_bytes()), now)

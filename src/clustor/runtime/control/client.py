@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from clustor.runtime.control.wire import Answered, Confirmed, Question, Reply, Standing
+from clustor.runtime.control.wire import Answered, AnswerStatus, Confirmed, Question, Reply
 from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.pki.identity import NodeId
 
@@ -40,9 +40,9 @@ class Questions:
                 reply = await self._attempt(leader, make, min(left, ATTEMPT_SECONDS_MAX))
                 if isinstance(reply, Confirmed):
                     return reply
-                if reply is not None and reply.standing is Standing.ANSWERED:
+                if reply is not None and reply.standing is AnswerStatus.ANSWERED:
                     return reply
-                maybe_applied |= reply is None or reply.standing is Standing.UNSETTLED
+                maybe_applied |= reply is None or reply.standing is AnswerStatus.UNSETTLED
             await asyncio.sleep(min(RETRY_SECONDS, max(0.0, deadline - self._loop.time())))
         raise ControlUnavailable(
             "no leader of the control plane answered in time",

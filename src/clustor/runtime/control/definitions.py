@@ -22,8 +22,8 @@ from clustor.control import (
     Answer,
     Command,
     DefinitionBundle,
+    DraftReading,
     Placement,
-    Reading,
     Refused,
     ReportWarmup,
     find,
@@ -37,7 +37,7 @@ from clustor.control.bundles import (
 )
 from clustor.control.command_gates import CommandGate, lacking_nodes
 from clustor.log.types import PartitionId
-from clustor.raft.leadership import Accepted
+from clustor.raft.leadership import ProposalAccepted
 from clustor.replica import Activation, DefinableMachine, ShadowState
 from clustor.runtime.data_directory import write_durably
 from clustor.runtime.group import HostedGroup
@@ -49,7 +49,7 @@ DIRECTORY: Final = "definitions"
 _SUFFIX: Final = ".blob"
 
 Call: TypeAlias = Callable[[Command], Awaitable[Answer]]
-Read: TypeAlias = Callable[[], Awaitable[Reading]]
+Read: TypeAlias = Callable[[], Awaitable[DraftReading]]
 
 journal = logging.getLogger("clustor.control")
 
@@ -64,7 +64,7 @@ class Definitions:
         self._trials: dict[PartitionId, str] = {}  # the barrier of each one on trial
         self._refused = ""
 
-    async def look(self, store: Reading, now_ms: int) -> None:
+    async def look(self, store: DraftReading, now_ms: int) -> None:
         """Do what the barriers want; raises ControlUnavailable, and goes on at the next look."""
         if not self._trials and next(scan(store, ActivationBarrier), None) is None:
             return  # nobody ever armed one
@@ -75,7 +75,7 @@ class Definitions:
 
     # On trial.
 
-    async def _try(self, group: HostedGroup, store: Reading, now_ms: int) -> None:
+    async def _try(self, group: HostedGroup, store: DraftReading, now_ms: int) -> None:
         barrier = on_trial(store, int(group.partition_id), now_ms)
         bundle = find(store, DefinitionBundle, barrier.bundle_id) if barrier is not None else None
         if barrier is None or bundle is None:
@@ -128,7 +128,7 @@ class Definitions:
 
     # In force.
 
-    async def _switch(self, group: HostedGroup, store: Reading) -> None:
+    async def _switch(self, group: HostedGroup, store: DraftReading) -> None:
         """As the leader, append the activation that the newest open barrier asks for.
 
         The control plane is asked for its newest word after this replica began to lead, and the
@@ -150,12 +150,12 @@ class Definitions:
         lacking = _lacking(newest, partition)
         if activation is None or lacking or _in_force(group, newest, barrier):
             return
-        if isinstance(group.replica.propose_activation(activation), Accepted):
+        if isinstance(group.replica.propose_activation(activation), ProposalAccepted):
             journal.warning("group %d: bundle %s comes into force", partition, barrier.bundle_id)
             self._node.touch(group)
 
 
-def _in_force(group: HostedGroup, store: Reading, barrier: ActivationBarrier) -> bool:
+def _in_force(group: HostedGroup, store: DraftReading, barrier: ActivationBarrier) -> bool:
     """Say whether a barrier's bundle is what the machine obeys, or none of its words."""
     machine = group.replica.machine
     bundle = find(store, DefinitionBundle, barrier.bundle_id)
@@ -170,7 +170,7 @@ def _is_under_way(group: HostedGroup) -> bool:
     return bool(system) and system[-1].index > group.replica.applied_index
 
 
-def _activation(store: Reading, barrier: ActivationBarrier) -> Activation | None:
+def _activation(store: DraftReading, barrier: ActivationBarrier) -> Activation | None:
     bundle = find(store, DefinitionBundle, barrier.bundle_id)
     if bundle is None or barrier.readiness_digest is None:
         return None
@@ -183,7 +183,7 @@ def _activation(store: Reading, barrier: ActivationBarrier) -> Activation | None
     )
 
 
-def _lacking(store: Reading, partition: int) -> list[int]:
+def _lacking(store: DraftReading, partition: int) -> list[int]:
     """Return the members whose build would not obey the entry: their states would part."""
     placement = find(store, Placement, partition)
     members: Iterable[int] = sorted(placement.occupied) if placement is not None else ()

@@ -10,14 +10,13 @@ plane's ledger are obeyed while they are active, and not a second longer.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.control.overrides import LOOK_MS as OVERRIDES_LOOK_MS
 from clustor.runtime.control.overrides import OverridesInForce
 from clustor.telemetry.clock_guard import ClockGuard
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -50,7 +49,7 @@ class NodeDuties:
             self._watch_clock(now_ms)
         if now_ms >= self._overrides_due_ms:
             self._overrides_due_ms = now_ms + OVERRIDES_LOOK_MS
-            self.overrides.look(wall_ms())
+            self.overrides.look(wall_clock_ms())
         if now_ms >= self._drain_due_ms:
             self._drain_due_ms = now_ms + DRAIN_LOOK_MS
             self._drain()
@@ -59,7 +58,7 @@ class NodeDuties:
 
     def _watch_clock(self, now_ms: int) -> None:
         clock = self.clock
-        if clock.look(now_ms, time.time_ns() // 1_000_000 + self.shift_ms):
+        if clock.look(now_ms, wall_clock_ms() + self.shift_ms):
             if clock.alarm is None:
                 journal.warning("the clock is steady again: groups may be led here")
             else:

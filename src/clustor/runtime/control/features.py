@@ -25,7 +25,7 @@ from clustor.control import Feature, feature_is_on
 from clustor.runtime.group import HostedGroup
 
 if TYPE_CHECKING:
-    from clustor.runtime.control.service import ControlService
+    from clustor.runtime.node_parts import NodeControl
 
 PREDICATES: Final[Mapping[Feature, str]] = {
     Feature.INCREMENTAL_SNAPSHOTS: (
@@ -48,7 +48,7 @@ PREDICATES: Final[Mapping[Feature, str]] = {
 DIGESTS: Final = {name: sha256(words.encode()).digest() for name, words in PREDICATES.items()}
 
 
-def open_gates(control: ControlService) -> frozenset[Feature]:
+def open_gates(control: NodeControl) -> frozenset[Feature]:
     """Return the features whose gates are open here, as this node's copy has them."""
     return frozenset(
         feature
@@ -63,7 +63,7 @@ def open_gates(control: ControlService) -> frozenset[Feature]:
     )
 
 
-def tell_groups(control: ControlService, groups: Iterable[HostedGroup]) -> None:
+def tell_groups(control: NodeControl, groups: Iterable[HostedGroup]) -> None:
     """Let groups know what they may do."""
     opened = open_gates(control)
     for group in groups:

@@ -7,7 +7,6 @@ question is missing. No entry is written for it. Questions of one turn share a r
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,7 +17,7 @@ from clustor.control import Caller, ControlMachine, encode_call, signed_command
 from clustor.control.calls import encode_passed_call
 from clustor.control.command_gates import refuse_early
 from clustor.control.objects import canonical
-from clustor.raft import ReadKind
+from clustor.raft.reads import ReadKind
 from clustor.replica import (
     Applied,
     NotLeader,
@@ -32,18 +31,19 @@ from clustor.replica import (
 from clustor.runtime.control.records import CONTROL_PARTITION
 from clustor.runtime.control.wire import (
     Answered,
-    Asked,
+    AnswerStatus,
     Confirmed,
+    NewestAsked,
     Passed,
     Question,
     Reply,
-    Standing,
     Wished,
     batch_of,
 )
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.pki.identity import NodeId, spiffe_uri
 from clustor.runtime.pki.trust_roots import refuse_trust
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -96,18 +96,18 @@ class Desk:
         if self.group.paused:
             return  # as if this process hung
         if not self.group.replica.leads or self.node.stopping:
-            self.answer(asker, Answered(question.number, Standing.NOT_LEADER))
+            self.answer(asker, Answered(question.number, AnswerStatus.NOT_LEADER))
             return
         self._heard_ms[int(asker)] = self.node.now_ms()
         match question:
-            case Asked():
+            case NewestAsked():
                 self._on_asked(asker, question)
             case Passed():
                 if self._refused_early(asker, question):
                     return
                 self.counts.calls += 1
                 stamped = encode_passed_call(
-                    question.caller, question.request_id, _wall_ms(), question.command
+                    question.caller, question.request_id, wall_clock_ms(), question.command
                 )
                 self._propose(asker, question.number, stamped)
             case Wished():
@@ -123,13 +123,13 @@ class Desk:
         if refused is None:
             return False
         self.counts.refused_early += 1
-        self.answer(asker, Answered(question.number, Standing.ANSWERED, canonical(refused)))
+        self.answer(asker, Answered(question.number, AnswerStatus.ANSWERED, canonical(refused)))
         return True
 
     def _on_wished(self, asker: NodeId, question: Wished) -> None:
         """Stamp and sign a node's proofs: they are published as that node's own call."""
         self.counts.publications += 1
-        now_ms = _wall_ms()
+        now_ms = wall_clock_ms()
         batch = batch_of(question, asker)
         command = signed_command(batch, self.proof_key, self.key_id, now_ms)
         caller = Caller(identity=spiffe_uri(self.node.cluster.id, asker))
@@ -139,7 +139,7 @@ class Desk:
     def _propose(self, asker: NodeId, number: int, command: bytes) -> None:
         if not self.group.admission.admit(len(command)):
             self.counts.refused_busy += 1
-            self.answer(asker, Answered(number, Standing.BUSY))
+            self.answer(asker, Answered(number, AnswerStatus.BUSY))
             return
         self._enter(command, _Proposed([(asker, number)], self.node.now_ms()))
 
@@ -169,7 +169,7 @@ class Desk:
 
     # Confirming.
 
-    def _on_asked(self, asker: NodeId, question: Asked) -> None:
+    def _on_asked(self, asker: NodeId, question: NewestAsked) -> None:
         known_ms = self._confirmed_ms
         age_ms = None if known_ms is None else self.node.now_ms() - known_ms
         if age_ms is not None and age_ms <= question.age_ms_max:
@@ -222,7 +222,7 @@ class Desk:
             if isinstance(read, ReadReady):
                 self.answer(asker, Confirmed(number, self._revision(), 0))
             else:
-                self.answer(asker, Answered(number, Standing.NOT_LEADER))
+                self.answer(asker, Answered(number, AnswerStatus.NOT_LEADER))
 
     def _conclude(self, proposed: _Proposed, outcome: Outcome, nth: int) -> None:
         applied = isinstance(outcome, Applied)
@@ -232,14 +232,10 @@ class Desk:
             if not isinstance(outcome, Applied):
                 self.answer(asker, Answered(number, _standing(outcome)))
             else:
-                self.answer(asker, Answered(number, Standing.ANSWERED, outcome.replies[nth]))
+                self.answer(asker, Answered(number, AnswerStatus.ANSWERED, outcome.replies[nth]))
 
 
-def _standing(outcome: Outcome) -> Standing:
+def _standing(outcome: Outcome) -> AnswerStatus:
     if isinstance(outcome, NotLeader):
-        return Standing.NOT_LEADER
-    return Standing.UNSETTLED if isinstance(outcome, Unknown) else Standing.BUSY
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
+        return AnswerStatus.NOT_LEADER
+    return AnswerStatus.UNSETTLED if isinstance(outcome, Unknown) else AnswerStatus.BUSY

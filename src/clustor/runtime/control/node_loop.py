@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from clustor.control import (
     ClusterConfig,
     Command,
+    DraftReading,
     LagAlert,
     NodeReport,
     RbacManifest,
-    Reading,
     Refused,
     decode_object,
     find,
@@ -32,7 +31,7 @@ from clustor.control import (
     waits_for,
 )
 from clustor.log.errors import LogError
-from clustor.runtime.admin.status import ReportStatus
+from clustor.runtime.admin.status_shapes import ReportStatus
 from clustor.runtime.control.definitions import Call, Definitions, Read
 from clustor.runtime.control.leader_requests import Desk
 from clustor.runtime.control.records import lacks_steward, steward_of
@@ -41,6 +40,7 @@ from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.keys.grants import KeyGrants
 from clustor.runtime.keys.signers import SignerKeeper, keep_trusted, snapshot_keys
 from clustor.security import SecurityError
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -57,7 +57,7 @@ class Rounds:
         desk: Desk,
         signers: SignerKeeper,
         *,
-        state: Callable[[], Reading],
+        state: Callable[[], DraftReading],
         call_for_node: Call,
         call_as_steward: Call,
         reading: Read,
@@ -69,7 +69,11 @@ class Rounds:
         self._call_for_node = call_for_node
         self._call_as_steward = call_as_steward
         self._grants = KeyGrants(
-            node.keys_directory, node.settings.keys, node.node_id, node.cluster.dek_period_ms
+            node.keys_directory,
+            node.settings.keys,
+            node.node_id,
+            node.cluster.dek_period_ms,
+            read_kek=node.read_kek,
         )
         self._definitions = Definitions(node, call_for_node, reading)
         self._version = build_version()
@@ -87,7 +91,7 @@ class Rounds:
                 await self._record_silence()
                 await self._rotate()
                 await self._report_lags()
-                await self._definitions.look(self._state(), _wall_ms())
+                await self._definitions.look(self._state(), wall_clock_ms())
 
     async def _report(self) -> None:
         """Say how this node is when that changed; one word for all its groups.
@@ -120,12 +124,12 @@ class Rounds:
             self._grants.learn(state)
             reports = self._grants.reports(state)
             leads = self._desk.group.replica.leads
-            due = self._grants.due(state, _wall_ms()) if leads else None
+            due = self._grants.due(state, wall_clock_ms()) if leads else None
             told = self._keep_signers(state)
         except (LogError, SecurityError, OSError) as error:
             self._complain(f"the keys are left as they are: {error}")
             return
-        late = waits_for(state, _wall_ms()) if leads else None
+        late = waits_for(state, wall_clock_ms()) if leads else None
         if late is not None:
             self._complain(f"key epoch {late[0]} waits for nodes {late[1][:8]}: they lack it")
         for report in reports:
@@ -136,7 +140,7 @@ class Rounds:
                 name = type(command).__name__
                 self._complain(f"the control plane refused {name}: {answer.reason}")
 
-    def _keep_signers(self, state: Reading) -> list[Command]:
+    def _keep_signers(self, state: DraftReading) -> list[Command]:
         """See to this node's signing keys, and believe those that others registered."""
         if find(state, ClusterConfig, "config") is None:
             return []
@@ -174,7 +178,7 @@ class Rounds:
             journal.warning("%s", line)
 
 
-def report_states(state: Reading, now_ms: int) -> list[ReportStatus]:
+def report_states(state: DraftReading, now_ms: int) -> list[ReportStatus]:
     """Return every node's last word about itself, and whether it still counts."""
     return [
         ReportStatus(
@@ -185,7 +189,3 @@ def report_states(state: Reading, now_ms: int) -> list[ReportStatus]:
         )
         for each in scan(state, NodeReport)
     ]
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

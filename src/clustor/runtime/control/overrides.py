@@ -17,9 +17,9 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from clustor.control import OverrideEntry, OverrideScope, scan
-from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.group import HostedGroup
 from clustor.security import AuditEvent
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -96,7 +96,7 @@ class OverridesInForce:
                     who=override.actor_id,
                     what=what,
                     outcome=outcome,
-                    at_ms=wall_ms(),
+                    at_ms=wall_clock_ms(),
                     object=f"override/{name}",
                 )
             )

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from clustor.control import (
     Answer,
     Command,
+    DraftReading,
     DurabilityState,
     MembershipFacts,
     MembershipRecord,
@@ -21,7 +22,6 @@ from clustor.control import (
     ModeStep,
     Placement,
     PlacePartition,
-    Reading,
     RecordDurabilityMode,
     RecordMembership,
     Refused,
@@ -35,9 +35,9 @@ from clustor.control import (
 from clustor.control.placement import digest_of
 from clustor.log.types import PartitionId
 from clustor.raft.errors import MembershipRefused
-from clustor.raft.leadership import Refused as GroupRefused
+from clustor.raft.leadership import ProposalRefused as GroupRefused
 from clustor.raft.membership import ChangeKind, membership_digest
-from clustor.raft.reconfiguration import MembershipRequest, Phase
+from clustor.raft.reconfiguration import MembershipRequest, ReconfigurationPhase
 from clustor.raft.transition import Transition
 from clustor.raft.types import RoutingEpoch
 from clustor.runtime.control.records import members_of
@@ -97,7 +97,7 @@ def _follow(placement: Placement, group: MembershipFacts) -> PlacePartition:
     )
 
 
-def epoch_above(group: HostedGroup, store: Reading) -> RoutingEpoch:
+def epoch_above(group: HostedGroup, store: DraftReading) -> RoutingEpoch:
     """Return an epoch for a change that is ordered at the group: above every one it knows."""
     hard = group.replica.group.core.hard
     placement = find(store, Placement, group.partition_id)
@@ -117,7 +117,7 @@ def facts_of(group: HostedGroup) -> MembershipFacts:
         hard.membership,
         hard.routing_epoch,
         hard.durability_mode_epoch,
-        is_idle=raft.leadership.reconfiguration.phase is Phase.IDLE
+        is_idle=raft.leadership.reconfiguration.phase is ReconfigurationPhase.IDLE
         and raft.core.config_index <= raft.core.commit_index,
         wants_record=not raft.leadership.membership_acknowledged(),
         proven=raft.access.control.proof,
@@ -157,7 +157,7 @@ class Steering:
         self.unsettled: set[PartitionId] = set()
         """Led groups whose placed mode or members are not there yet: look at them again soon."""
 
-    def steer(self, group: HostedGroup, store: Reading) -> Coroutine[None, None, None] | None:
+    def steer(self, group: HostedGroup, store: DraftReading) -> Coroutine[None, None, None] | None:
         """Begin a change that is placed, or return what must be told: it counts as under way."""
         partition = group.partition_id
         placement = find(store, Placement, partition)
@@ -182,10 +182,13 @@ class Steering:
             partition, self._call_for_node if by_node else self._call_as_steward, step
         )
 
-    def _judge(self, group: HostedGroup, placement: Placement, store: Reading) -> None:
+    def _judge(self, group: HostedGroup, placement: Placement, store: DraftReading) -> None:
         """Roll a move back that would not be allowed to begin now (clustor §9.9)."""
         change = group.replica.group.leadership.reconfiguration
-        if placement.previous is None or change.phase not in (Phase.CATCH_UP, Phase.JOINT):
+        if placement.previous is None or change.phase not in (
+            ReconfigurationPhase.CATCH_UP,
+            ReconfigurationPhase.JOINT,
+        ):
             return
         why = why_no_survival(store, placement)
         if why and change.survivable:
@@ -193,7 +196,7 @@ class Steering:
             group.replica.group.survivability_failed()
 
     def _step(
-        self, group: HostedGroup, placement: Placement, store: Reading
+        self, group: HostedGroup, placement: Placement, store: DraftReading
     ) -> Step | ModeStep | None:
         partition = group.partition_id
         state = find(store, DurabilityState, partition)

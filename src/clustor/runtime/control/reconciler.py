@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from clustor.control import Answer, Command, Reading, Refused
+from clustor.control import Answer, Command, DraftReading, Refused
 from clustor.runtime.control.records import Plan
 from clustor.runtime.errors import ControlUnavailable
 
@@ -23,7 +23,7 @@ class Steward:
     def __init__(
         self,
         leads: Callable[[], bool],
-        state: Callable[[], Reading],
+        state: Callable[[], DraftReading],
         catch_up: Callable[[], Awaitable[object]],
         call: Callable[[Command], Awaitable[Answer]],
     ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from clustor.control import (
+    AccessRole,
     Binding,
     Caller,
     ClusterConfig,
@@ -25,18 +26,17 @@ from clustor.control import (
     RegisterKey,
     RegisterNode,
     RemoveNode,
-    Role,
     SigningKey,
     find,
     scan,
 )
-from clustor.control.draft import Reading
+from clustor.control.draft import DraftReading
 from clustor.log.types import PartitionId
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.pki.identity import ClusterId, spiffe_uri
 
-Plan: TypeAlias = Callable[[Reading], Iterable[Command]]
+Plan: TypeAlias = Callable[[DraftReading], Iterable[Command]]
 """Returns the calls that are missing, or nothing."""
 
 CONTROL_PARTITION: Final = PartitionId(1_000_000_000)
@@ -44,7 +44,6 @@ CONTROL_PARTITION: Final = PartitionId(1_000_000_000)
 
 NODE_CAPACITY: Final = 1_000_000  # development: what a node can carry is not known
 _LOAD: Final = 1
-_ZONE: Final = "local"
 
 
 def steward_of(cluster: ClusterId) -> Caller:
@@ -61,7 +60,7 @@ def lacks_steward(manifest: RbacManifest, cluster: ClusterId) -> bool:
     """Say whether a manifest leaves the cluster itself without a hand: no placement follows."""
     steward = steward_of(cluster).identity
     return not any(
-        each.identity == steward and each.role is Role.OPERATOR for each in manifest.bindings
+        each.identity == steward and each.role is AccessRole.OPERATOR for each in manifest.bindings
     )
 
 
@@ -70,7 +69,7 @@ def key_id_of(node_id: int) -> str:
     return f"node-{node_id}"
 
 
-def members_of(configuration: Configuration) -> Members:
+def members_of(configuration: Membership) -> Members:
     """Spell a group's members as the control plane does."""
     return Members(
         voters=tuple(sorted(configuration.voters)),
@@ -81,10 +80,10 @@ def members_of(configuration: Configuration) -> Members:
 
 def cluster_records(
     cluster: ClusterFile, partitions: Mapping[PartitionId, Members]
-) -> Callable[[Reading], list[Command]]:
+) -> Callable[[DraftReading], list[Command]]:
     """Plan the cluster itself: its name, its keys, its nodes, and these of its partitions."""
 
-    def plan(store: Reading) -> list[Command]:
+    def plan(store: DraftReading) -> list[Command]:
         if find(store, ClusterConfig, "config") is None:
             return [_genesis(cluster)]
         return [
@@ -98,7 +97,7 @@ def cluster_records(
 
 
 def unplaced(
-    store: Reading, partitions: Mapping[PartitionId, Members]
+    store: DraftReading, partitions: Mapping[PartitionId, Members]
 ) -> Iterable[tuple[PartitionId, Members]]:
     """Say which of these partitions have no placement yet."""
     for partition_id, members in sorted(partitions.items()):
@@ -122,9 +121,9 @@ def place(
 def _genesis(cluster: ClusterFile) -> InitializeCluster:
     return InitializeCluster(
         cluster_id=cluster.cluster_id,
-        development=True,
+        development=not cluster.production,
         bindings=tuple(
-            Binding(identity=caller.identity, role=Role.OPERATOR)
+            Binding(identity=caller.identity, role=AccessRole.OPERATOR)
             for caller in (steward_of(cluster.id), operator_of(cluster.id))
         ),
         keys=tuple(_key(entry) for entry in cluster.nodes),
@@ -139,7 +138,7 @@ def _key(entry: NodeEntry) -> RegisterKey:
     )
 
 
-def _keys(store: Reading, cluster: ClusterFile) -> list[RegisterKey]:
+def _keys(store: DraftReading, cluster: ClusterFile) -> list[RegisterKey]:
     purpose = KeyPurpose.CONTROL_PLANE_PROOF.value
     return [
         _key(entry)
@@ -148,20 +147,20 @@ def _keys(store: Reading, cluster: ClusterFile) -> list[RegisterKey]:
     ]
 
 
-def _nodes(store: Reading, cluster: ClusterFile) -> Iterable[RegisterNode]:
+def _nodes(store: DraftReading, cluster: ClusterFile) -> Iterable[RegisterNode]:
     for entry in cluster.nodes:
         known = find(store, NodeSpec, entry.node_id)
         if known is None or known.address != str(entry.peer):
             yield RegisterNode(
                 node_id=entry.node_id,
                 identity=spiffe_uri(cluster.id, entry.id),
-                zone=known.zone if known is not None else _ZONE,
+                zone=known.zone if known is not None else entry.zone,
                 address=str(entry.peer),
                 capacity=known.capacity if known is not None else NODE_CAPACITY,
             )
 
 
-def _departed(store: Reading, cluster: ClusterFile) -> Iterable[RemoveNode]:
+def _departed(store: DraftReading, cluster: ClusterFile) -> Iterable[RemoveNode]:
     """Forget nodes that left, once nothing is placed on them any more."""
     left = {entry.node_id for entry in cluster.removed}
     gone = [node.node_id for node in scan(store, NodeSpec) if node.node_id in left]

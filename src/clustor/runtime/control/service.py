@@ -22,34 +22,35 @@ import msgspec
 from clustor.control import (
     Answer,
     Caller,
+    ClockReading,
     ClusterConfig,
     Command,
     ControlCache,
     ControlMachine,
+    DraftReading,
     Feature,
-    Moment,
     NodeSpec,
     NodeState,
     ProofPublisher,
-    Reading,
     call_refusal,
     decode_answer,
     find,
     scan,
 )
 from clustor.control.commands import KIND_OF
-from clustor.control.fences import fences_of
 from clustor.control.objects import canonical
-from clustor.kv import Limits, StoreId
+from clustor.kv import KvLimits, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import ReplicaOutput
-from clustor.runtime.admin.status import ControlStatus, group_status
+from clustor.runtime.admin.status import group_status
+from clustor.runtime.admin.status_shapes import ControlStatus
 from clustor.runtime.containment import contained
 from clustor.runtime.control.cache_file import SAVE_SECONDS, NodeCopy, moment
 from clustor.runtime.control.client import Questions
 from clustor.runtime.control.features import open_gates, tell_groups
+from clustor.runtime.control.group_words import GroupWords
 from clustor.runtime.control.leader_requests import Desk
 from clustor.runtime.control.node_loop import Rounds, report_states
 from clustor.runtime.control.placement import Steering, epoch_above
@@ -64,9 +65,9 @@ from clustor.runtime.control.records import (
 )
 from clustor.runtime.control.wire import (
     Answered,
-    Asked,
     Confirmed,
     Message,
+    NewestAsked,
     Passed,
     decode_message,
     encode_message,
@@ -82,14 +83,13 @@ if TYPE_CHECKING:
     from clustor.runtime.node import Node
 
 CALL_SECONDS_MAX: Final = 5.0
-LIMITS: Final = Limits(events_max=20_000, events_bytes_max=16 << 20)
+LIMITS: Final = KvLimits(events_max=20_000, events_bytes_max=16 << 20)
 """Part of the log's meaning: a node that keeps another history is another machine."""
 
 _REFRESH_SECONDS_MAX: Final = 2.0
 _CONFIRMED_MS_MAX: Final = 2_500  # a refresh takes a confirmation that others caused
-_TOLD_PER_TURN: Final = 64
 _LOOK_SECONDS: Final = 0.01
-_GATES_TICKS: Final = 100  # a second: for so long a gate that was opened or shut is not seen
+_GATES_TICKS: Final = 33  # a second: for so long a gate that was opened or shut is not seen
 _LOOK_AGAIN_MS: Final = 200  # at groups that are not as they are placed
 
 journal = logging.getLogger("clustor.control")
@@ -139,15 +139,20 @@ class ControlService:
         self._steward = Steward(
             lambda: self.group.replica.leads,
             self.state,
-            lambda: self._questions.ask(lambda number: Asked(number, 0), CALL_SECONDS_MAX),
+            lambda: self._questions.ask(lambda number: NewestAsked(number, 0), CALL_SECONDS_MAX),
             self.call_as_steward,
         )
         self._steward.add(self._cluster)
         self._refreshing = asyncio.Event()
         self._saving = asyncio.Event()
         self._seen_tenants = 0
-        self._to_tell: dict[PartitionId, None] = {}
-        self._fences: dict[int, str] = {}
+        self._words = GroupWords(
+            node,
+            self.group,
+            lambda: self.cache,
+            features=lambda group: tell_groups(self, (group,)),
+            steer=self._steer,
+        )
         self._seen_revision = -1
         self._look_again_ms = 0
         self._calls = 0
@@ -165,8 +170,8 @@ class ControlService:
 
     def start(self) -> None:
         """Begin to refresh, to publish and, where this node leads, to see to the records."""
-        self._node.watch_groups(self)
-        self._tell_all()
+        self._node.watcher = self
+        self._words.tell_all()
         for duty in (
             self._refresh_always,
             self._steward.run,
@@ -212,7 +217,7 @@ class ControlService:
         cursor = self.cache.cursor
         return cursor is not None and 0 < revision <= cursor.revision
 
-    def state(self) -> Reading:
+    def state(self) -> DraftReading:
         """Return what this node's replica has applied, without asking anybody."""
         return self.machine.kv
 
@@ -242,13 +247,13 @@ class ControlService:
         await self._until_admitted(command, deadline)
         return await self._pass(command, caller, request_id, deadline - self._loop.time())
 
-    async def reading(self, *, seconds_max: float = CALL_SECONDS_MAX) -> Reading:
+    async def reading(self, *, seconds_max: float = CALL_SECONDS_MAX) -> DraftReading:
         """Return a store that misses nothing committed before this call: a linearizable read.
 
         It is the local replica's: read from it before the next await. Raises ControlUnavailable.
         """
         deadline = self._loop.time() + seconds_max
-        reply = await self._questions.ask(lambda number: Asked(number, 0), seconds_max)
+        reply = await self._questions.ask(lambda number: NewestAsked(number, 0), seconds_max)
         assert isinstance(reply, Confirmed)
         while self.machine.kv.revision < reply.revision:
             if self._loop.time() >= deadline:
@@ -359,8 +364,8 @@ class ControlService:
     def prepare(self) -> None:
         if self._desk.is_asked:
             self.group.answer_for(self._desk.prepare)
-        if self._to_tell:
-            self._tell_some()
+        if self._words.to_tell:
+            self._words.tell_some()
 
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         """Answer, let watchers of the store see what is new, and fold it."""
@@ -382,7 +387,7 @@ class ControlService:
             tell_groups(self, self._node.groups.values())
         if self._steering.unsettled and self._node.now_ms() >= self._look_again_ms:
             self._look_again_ms = self._node.now_ms() + _LOOK_AGAIN_MS
-            self._to_tell |= dict.fromkeys(self._steering.unsettled)
+            self._words.add(self._steering.unsettled)
             self._steering.unsettled.clear()  # who still leads puts it back
 
     # What the node calls, for every group.
@@ -393,7 +398,7 @@ class ControlService:
         if output.role is not None and not group.replica.leads:
             self._proofs.forget(partition)
         if output.record_membership is not None or output.role is not None:
-            self._to_tell[partition] = None  # its placement may have to follow
+            self._words.add((partition,))  # its placement may have to follow
         if proven is None:
             return
         if group is self.group:
@@ -408,7 +413,7 @@ class ControlService:
 
     # The copy, and who hears of it.
 
-    def _now(self) -> Moment:
+    def _now(self) -> ClockReading:
         return moment(self._node.now_ms())
 
     def _fold(self) -> None:
@@ -419,56 +424,23 @@ class ControlService:
             changes = self._copy.fold(store, self._now())
             more = changes.more
             if changes.all:
-                self._tell_all()
+                self._words.tell_all()
             if changes.binding:
                 self._saving.set()  # a node that starts cut off believes and obeys by them
             if changes.placed:
                 self._steward.look()  # a node that left may carry nothing any more
-            for partition in changes.partitions:
-                self._to_tell[partition] = None
-        if self._to_tell:
+            self._words.add(changes.partitions)
+        if self._words.to_tell:
             self._node.turn_soon()
         if self.cache.tenants_revision != self._seen_tenants:
             self._seen_tenants = self.cache.tenants_revision
             self._saving.set()  # what brokers act on outlives the process
             self._steward.look()
 
-    def _tell_all(self) -> None:
-        self._fences = fences_of(self.cache)
-        self._to_tell |= dict.fromkeys(self._node.groups)
-
-    def _tell_some(self) -> None:
-        """Tell so many groups in a turn; one that is not open yet is told later."""
-        for partition in list(self._to_tell)[:_TOLD_PER_TURN]:
-            del self._to_tell[partition]
-            group = self._node.groups.get(partition)
-            if group is None or group.replica.failed is not None or group.paused:
-                continue
-            if group.replica.ready:
-                group.answer_for(partial(self._tell, group))
-            else:
-                self._to_tell[partition] = None
-
-    def _tell(self, group: HostedGroup) -> None:
-        """Hand a group the control plane's word on it."""
-        if group is not self.group:  # or nobody could lift a fence again
-            group.replica.set_fence(self._fences.get(int(group.partition_id), ""))
-        word = self.cache.word_for(group.partition_id, self._now())
-        if word is None:
-            return
-        tell_groups(self, (group,))
-        replica = group.replica
-        if word.reconciled:
-            replica.proof_conflict_reconciled()
-        for update in word.updates:
-            replica.control_plane(update)
-        if word.membership_ack is not None:
-            replica.membership_acknowledged(word.membership_ack)
-        if replica.leads:
-            work = self._steering.steer(group, self.cache)
-            if work is not None:
-                self._spawn(work)
-        self._node.touch(group)
+    def _steer(self, group: HostedGroup) -> None:
+        work = self._steering.steer(group, self.cache)
+        if work is not None:
+            self._spawn(work)
 
     # What runs beside.
 
@@ -488,10 +460,10 @@ class ControlService:
         asked = self._now()
         age_ms_max = min(_CONFIRMED_MS_MAX, self._numbers.cache_fresh_ms // 8)
         reply = await self._questions.ask(
-            lambda number: Asked(number, age_ms_max), _REFRESH_SECONDS_MAX
+            lambda number: NewestAsked(number, age_ms_max), _REFRESH_SECONDS_MAX
         )
         assert isinstance(reply, Confirmed)
-        known = Moment(asked.monotonic_ms - reply.age_ms, asked.unix_ms - reply.age_ms)
+        known = ClockReading(asked.monotonic_ms - reply.age_ms, asked.unix_ms - reply.age_ms)
         self._copy.confirm(known, reply.revision)
         self._fold()
 
@@ -503,7 +475,7 @@ class ControlService:
             self._saving.clear()
             await self._copy.save()
 
-    def _cluster(self, store: Reading) -> list[Command]:
+    def _cluster(self, store: DraftReading) -> list[Command]:
         """Plan the cluster as its file and its groups are now."""
         system = [PartitionId(n) for n in range(1, self._node.cluster.groups + 1)]
         partitions = {

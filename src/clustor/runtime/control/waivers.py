@@ -14,9 +14,9 @@ import msgspec
 from clustor.control import KeyPurpose, OverrideScope, RecordOverride
 from clustor.control.commands import decode_command
 from clustor.control.signing import verifies
-from clustor.runtime.audit.writer import wall_ms
 from clustor.security import SecurityMisuse
 from clustor.security.revocation import WAIVER_MS_MAX
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -35,7 +35,7 @@ def take_waiver(node: Node, trust: NodeTrust | None, body: bytes) -> tuple[int, 
         return 400, {"error": "not a RecordOverride in JSON"}
     if override.scope is not OverrideScope.QUARANTINE or override.partitions:
         return 403, {"error": "a waiver is an override of scope Quarantine for all partitions"}
-    now_ms = wall_ms()
+    now_ms = wall_clock_ms()
     purpose, signature = KeyPurpose.CP_RELEASE, override.signature
     if not verifies(node.control.cache, purpose, override.content(), signature, now_ms):
         return 403, {"error": "no CPReleaseKey that this node knows has signed it"}

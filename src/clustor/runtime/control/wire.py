@@ -41,14 +41,14 @@ class Wished(msgspec.Struct, array_like=True, frozen=True, tag=2, gc=False):
     wishes: list[tuple[int, int, int, int, int, int]]
 
 
-class Asked(msgspec.Struct, array_like=True, frozen=True, tag=3, gc=False):
+class NewestAsked(msgspec.Struct, array_like=True, frozen=True, tag=3, gc=False):
     """How new is the newest? What was confirmed within `age_ms_max` will do."""
 
     number: int
     age_ms_max: int
 
 
-class Standing(IntEnum):
+class AnswerStatus(IntEnum):
     """What became of a question. Numbers are on the wire: never reuse one."""
 
     ANSWERED = 1
@@ -61,7 +61,7 @@ class Answered(msgspec.Struct, array_like=True, frozen=True, tag=4, gc=False):
     """The answer to a call or to wishes: bytes of an `Answer` where there is one."""
 
     number: int
-    standing: Standing
+    standing: AnswerStatus
     body: bytes = b""
 
 
@@ -73,7 +73,7 @@ class Confirmed(msgspec.Struct, array_like=True, frozen=True, tag=5, gc=False):
     age_ms: int
 
 
-Question: TypeAlias = Passed | Wished | Asked
+Question: TypeAlias = Passed | Wished | NewestAsked
 Reply: TypeAlias = Answered | Confirmed
 Message: TypeAlias = Question | Reply
 

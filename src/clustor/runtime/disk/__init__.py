@@ -21,9 +21,9 @@ from clustor.runtime.disk.errors import (
     SyncFailed,
 )
 from clustor.runtime.disk.loss import describe_loss
-from clustor.runtime.disk.partition import Partition
+from clustor.runtime.disk.partition import Partition, SyncDurations
 from clustor.runtime.disk.storage import DirectoryStorage
-from clustor.runtime.disk.types import Completion, Disk, Downgrade, PlanToken, SyncDurations
+from clustor.runtime.disk.types import Completion, Disk, Downgrade, PlanToken
 from clustor.runtime.disk.uring import UringDisk
 
 __all__ = [

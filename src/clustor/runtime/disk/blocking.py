@@ -15,8 +15,8 @@ from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned
 from clustor.runtime.disk.files import FileTable
 from clustor.runtime.disk.pace import Pace, is_small
-from clustor.runtime.disk.partition import Partition
-from clustor.runtime.disk.types import Completion, Downgrade, PlanToken, SyncDurations
+from clustor.runtime.disk.partition import Partition, SyncDurations
+from clustor.runtime.disk.types import Completion, Downgrade, PlanToken
 
 OPEN_FILES_MAX = 512
 

@@ -7,7 +7,7 @@ import select
 from dataclasses import dataclass
 from pathlib import Path
 
-from clustor.log.steps import Create, Delete, FileName, Sync, SyncDirectory, Write
+from clustor.log.steps import Create, DeleteFile, FileName, Sync, SyncDirectory, WriteFile
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.blocking import BlockingDisk
 from clustor.runtime.disk.errors import DiskError, RingBroken
@@ -98,17 +98,17 @@ def _try(disk: Disk, root: Path) -> None:
     content = bytes(range(256)) * 16
     mode = disk.mode
     partition = disk.open_partition(root)
-    disk.execute(partition, (Delete(PROBE_FILE), Create(PROBE_FILE)))
+    disk.execute(partition, (DeleteFile(PROBE_FILE), Create(PROBE_FILE)))
     for turn in range(2):
         data = content[turn:] + content[:turn]
-        disk.submit(partition, (Write(PROBE_FILE, 0, data), Sync(PROBE_FILE)), PlanToken(turn))
+        disk.submit(partition, (WriteFile(PROBE_FILE, 0, data), Sync(PROBE_FILE)), PlanToken(turn))
         _await_completion(disk)
         storage = DirectoryStorage(root)
         found = storage.read(PROBE_FILE, 0, len(data) + 1)
         storage.close()
         if found != data or disk.mode != mode:
             raise RingBroken("the probe did not read back what it wrote", mode=disk.mode.name)
-    disk.execute(partition, (Delete(PROBE_FILE), SyncDirectory("")))
+    disk.execute(partition, (DeleteFile(PROBE_FILE), SyncDirectory("")))
     disk.close_partition(partition)
 
 

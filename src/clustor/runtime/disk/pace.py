@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from clustor.log.steps import Plan, Sync, Write
+from clustor.log.steps import Plan, Sync, WriteFile
 
 QUICK_NS_MAX: Final = 1_000_000
 """Syncs that take longer than this on average are not waited for."""
@@ -45,7 +45,7 @@ def is_small(plan: Plan) -> bool:
     """Say whether a plan only writes and syncs, and not much."""
     total = 0
     for step in plan:
-        if type(step) is Write:
+        if type(step) is WriteFile:
             total += len(step.data)
         elif type(step) is not Sync:
             return False

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, assert_never
+from typing import Any, NamedTuple, NoReturn, TypeAlias, assert_never
 
 from clustor.log.steps import (
     Create,
-    Delete,
+    DeleteFile,
     MakeDirectory,
     Plan,
     Rename,
@@ -23,7 +23,7 @@ from clustor.log.steps import (
     SyncDirectory,
     SyncFiles,
     Truncate,
-    Write,
+    WriteFile,
     directory_of,
 )
 from clustor.runtime.disk.bulk import SyncFailure, sync_all, trusts_syncfs
@@ -31,10 +31,12 @@ from clustor.runtime.disk.errors import FileFenced, PathRefused, plan_failed
 from clustor.runtime.disk.files import UNKNOWN, FileTable, OpenFile
 from clustor.runtime.disk.paths import Directories, parts_of
 from clustor.runtime.disk.reserve import RESERVE_STEP_BYTES, reserve
-from clustor.runtime.disk.types import SyncDurations
 
-PATH_STEPS = (Create, Delete, MakeDirectory, Rename, SyncDirectory)
+PATH_STEPS = (Create, DeleteFile, MakeDirectory, Rename, SyncDirectory)
 """Steps that need nothing but names: several of them can be run one behind the other elsewhere."""
+
+SyncDurations: TypeAlias = tuple[int, ...]
+"""Nanoseconds that each Sync of a plan took, in order."""
 
 
 class Halves(NamedTuple):
@@ -83,7 +85,7 @@ class Partition:
         self.refuse_fenced(plan)
         durations: list[int] = []
         for number, step in enumerate(plan):
-            if type(step) is Write:
+            if type(step) is WriteFile:
                 self._write_here(number, step)
             elif type(step) is Sync:
                 durations.append(self._sync_here(number, step))
@@ -91,7 +93,7 @@ class Partition:
                 self.run_step(number, step)
         return tuple(durations)
 
-    def _write_here(self, number: int, step: Write) -> None:
+    def _write_here(self, number: int, step: WriteFile) -> None:
         """Run a write as `run_step` does, at once: a lone writer's rounds are made of these."""
         file = self._table.get((self.number, step.file))
         offset, data = step.offset, step.data
@@ -232,7 +234,7 @@ class Partition:
     def halves(self, step: Step) -> Halves:
         """Divide a step into what may block and what is noted behind it."""
         match step:
-            case Write():
+            case WriteFile():
                 return self._write(step.file, step.offset, step.data)
             case Sync():
                 file = self.file(step.file)
@@ -250,7 +252,7 @@ class Partition:
                 return Halves(lambda: os.ftruncate(file.descriptor, step.size_bytes), _nothing)
             case Rename():
                 return Halves(lambda: self._rename(step), lambda _: self._renamed(step))
-            case Delete():
+            case DeleteFile():
                 key = (self.number, step.file)
                 return Halves(lambda: self._delete(step), lambda _: self._table.discard(key))
             case SyncDirectory():
@@ -311,7 +313,7 @@ class Partition:
         if step.source != step.target:
             self._table.move((self.number, step.source), (self.number, step.target))
 
-    def _delete(self, step: Delete) -> None:
+    def _delete(self, step: DeleteFile) -> None:
         with suppress(FileNotFoundError):
             parent, name = self._directories.parent(step.file)
             os.unlink(name, dir_fd=parent)
@@ -351,11 +353,11 @@ def _sync(call: Callable[[int], None], descriptor: int) -> None:
 def _touched(step: Step) -> tuple[str, ...]:
     """Name what a step is about, a directory with `/` behind it; its own subject comes first."""
     match step:
-        case Write() | Sync() | Truncate():
+        case WriteFile() | Sync() | Truncate():
             return (step.file,)
         case SyncFiles():
             return step.files
-        case Create() | Delete():
+        case Create() | DeleteFile():
             return (step.file, directory_of(step.file) + "/")
         case Rename():
             directories = (directory_of(step.source) + "/", directory_of(step.target) + "/")

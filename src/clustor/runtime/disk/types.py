@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NewType, Protocol, TypeAlias
+from typing import NewType, Protocol
 
 from clustor.log.steps import Plan
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.errors import DiskError
-
-if TYPE_CHECKING:
-    from clustor.runtime.disk.partition import Partition
+from clustor.runtime.disk.partition import Partition, SyncDurations
 
 PlanToken = NewType("PlanToken", int)
 """Chosen by whoever submits a plan, and handed back with its completion."""
-
-SyncDurations: TypeAlias = tuple[int, ...]
-"""Nanoseconds that each Sync of a plan took, in order."""
 
 
 @dataclass(slots=True)

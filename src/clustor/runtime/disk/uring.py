@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clustor.log.steps import Plan, Step, Sync, SyncFiles, Write
+from clustor.log.steps import Plan, Step, Sync, SyncFiles, WriteFile
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.beside import BlockingCalls, Closer, Ran, leading, run_all
 from clustor.runtime.disk.blocking import OPEN_FILES_MAX
@@ -19,9 +19,9 @@ from clustor.runtime.disk.bulk import SyncFailure
 from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned, RingBroken
 from clustor.runtime.disk.files import NO_SLOT, UNKNOWN, FileTable, OpenFile
 from clustor.runtime.disk.pace import Pace, is_small
-from clustor.runtime.disk.partition import Halves, Partition, SyncRefused
-from clustor.runtime.disk.ring import Ring
-from clustor.runtime.disk.types import Completion, Downgrade, PlanToken, SyncDurations
+from clustor.runtime.disk.partition import Halves, Partition, SyncDurations, SyncRefused
+from clustor.runtime.disk.ring import IoRing
+from clustor.runtime.disk.types import Completion, Downgrade, PlanToken
 
 CHAIN_STEPS_MAX = 64
 CHAINS_MAX = 256
@@ -29,7 +29,7 @@ _MARK_BITS = 8
 LOOK_NS_MAX = 5_000_000
 """An owner that works for longer than this before it looks at the ring has looked late."""
 
-_CHAINABLE = (Write, Sync)
+_CHAINABLE = (WriteFile, Sync)
 
 _OFFSET_MAX = 2**63 - 1
 
@@ -79,7 +79,7 @@ class UringDisk:
     ) -> None:
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
-            self._ring: Ring | None = Ring(self._event, mode)
+            self._ring: IoRing | None = IoRing(self._event, mode)
         except RingBroken:
             os.close(self._event)
             raise
@@ -100,7 +100,7 @@ class UringDisk:
         self._ready: deque[_Job] = deque()
         """Jobs whose partition is free for them, in order."""
         self._beside = BlockingCalls(self._event)
-        self._lost: list[tuple[Ring, list[_Job]]] = []
+        self._lost: list[tuple[IoRing, list[_Job]]] = []
         """Broken rings and what they had under way: the kernel may still read these bytes."""
         self._done: list[Completion] = []
         self._pace = Pace()
@@ -265,7 +265,7 @@ class UringDisk:
                 self._finish(job, None)
                 return
             step = job.plan[job.position]
-            chainable = type(step) is Write or type(step) is Sync
+            chainable = type(step) is WriteFile or type(step) is Sync
             if chainable and self._begin_chain(job):
                 return
             if type(step) is SyncFiles and self._begin_bulk_sync(job, step):
@@ -434,11 +434,11 @@ class UringDisk:
                 return None
         return file
 
-    def _add_entries(self, ring: Ring, job: _Job, mark: int) -> None:
+    def _add_entries(self, ring: IoRing, job: _Job, mark: int) -> None:
         last = len(job.links) - 1
         for link, (at, folds, file) in enumerate(job.links):
             step = job.plan[at]
-            if isinstance(step, Write):
+            if isinstance(step, WriteFile):
                 file.dirty = True
                 file.reach = UNKNOWN
                 buffer = ring.add_write(
@@ -479,14 +479,14 @@ class UringDisk:
         """Settle the entries up to the one that reported; raise when it failed."""
         at, folds, _ = job.links[link]
         step = job.plan[at]
-        whole = result == (len(step.data) if isinstance(step, Write) else 0)
+        whole = result == (len(step.data) if isinstance(step, WriteFile) else 0)
         for done in job.links[: link + 1 if whole else link]:
             self._note_synced(job, *done)
         if whole:
             assert link == len(job.links) - 1, "only the last entry reports success"
             self._count_syncs(job)
             job.position = at + 2 if folds else at + 1
-        elif isinstance(step, Write):
+        elif isinstance(step, WriteFile):
             self._on_partial_write(job, at, result, folds=folds)
         else:
             job.partition.fail(at, step, -result, sync=True)
@@ -495,7 +495,7 @@ class UringDisk:
         step = job.plan[at]
         if isinstance(step, Sync):
             file.on_synced()
-        elif isinstance(step, Write) and folds:
+        elif isinstance(step, WriteFile) and folds:
             file.on_range_synced(step.offset + len(step.data))
         else:
             file.dirty = True
@@ -503,7 +503,7 @@ class UringDisk:
     def _on_partial_write(self, job: _Job, at: int, result: int, *, folds: bool) -> None:
         """Finish a short write, or tell a write that failed from a sync that failed."""
         step = job.plan[at]
-        assert isinstance(step, Write)
+        assert isinstance(step, WriteFile)
         if result < 0 and not folds:
             job.partition.fail(at, step, -result)
         if result < 0 and -result not in _ROOM_ERRORS:
@@ -557,6 +557,6 @@ class UringDisk:
             self._finish(job, broken)
 
 
-def _fits_ring(step: Write) -> bool:
+def _fits_ring(step: WriteFile) -> bool:
     """Say whether the ring can take this write as it stands; -1 would mean the file's position."""
     return type(step.data) is bytes and 0 <= step.offset <= _OFFSET_MAX - len(step.data)

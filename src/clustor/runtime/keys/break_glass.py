@@ -18,13 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from clustor.log.errors import KeyUnavailable
 from clustor.runtime.data_directory import write_durably
 from clustor.runtime.keys.device import DeviceKey
-from clustor.runtime.pki.identity import (
-    GLASS_FILE,
-    Authority,
-    bundle_pem,
-    load_certificate,
-    new_intermediate,
-)
+from clustor.runtime.pki.certificate_files import bundle_pem, load_certificate
+from clustor.runtime.pki.identity import GLASS_FILE, DevelopmentAuthority, new_intermediate
 
 GLASS_CA_LIFETIME: Final = timedelta(days=45)
 
@@ -35,7 +30,7 @@ class GlassCertificates:
     def __init__(
         self,
         pki: Path,
-        authority: Callable[[], Authority],
+        authority: Callable[[], DevelopmentAuthority],
         publish: Callable[[bytes], None] = lambda _bundle: None,
     ) -> None:
         """`publish` gives a bundle to every node; `authority` is who signs for the cluster."""
@@ -71,7 +66,7 @@ class GlassCertificates:
         )
         return bundle_pem([certificate]) + nothing.public_bytes(Encoding.PEM)
 
-    def authority(self, epoch: int, key: DeviceKey, ends_by: datetime) -> Authority:
+    def authority(self, epoch: int, key: DeviceKey, ends_by: datetime) -> DevelopmentAuthority:
         """Return who signs break-glass certificates; raises KeyUnavailable past its own end."""
         certificate = load_certificate(self._path(epoch))
         if ends_by > certificate.not_valid_after_utc:
@@ -79,7 +74,7 @@ class GlassCertificates:
                 "the break-glass authority ends before: `quantum keys rotate` first",
                 ends=certificate.not_valid_after_utc.isoformat(),
             )
-        return Authority(self._authority().cluster_id, certificate, key)
+        return DevelopmentAuthority(self._authority().cluster_id, certificate, key)
 
     def forget(self, epoch: int) -> None:
         self._path(epoch).unlink(missing_ok=True)

@@ -19,8 +19,8 @@ from clustor.control import (
     DekFacts,
     DekGrant,
     DekReady,
+    DraftReading,
     GrantDek,
-    Reading,
     ReportDekReady,
     ReportZeroization,
     Zeroization,
@@ -35,12 +35,12 @@ from clustor.log.keyfile import (
     WrappedKey,
     decode_keyring,
     kek_fingerprint,
-    parse_kek,
     unwrap_key,
     wrap_key,
 )
 from clustor.log.keys import KEY_BYTES, KeyRing
 from clustor.runtime.data_directory import write_durably
+from clustor.runtime.keys.kek_source import ReadKek, kek_in_file
 from clustor.runtime.keys.rotation import REGISTRY_FILE
 from clustor.runtime.keys.store import (
     KEK_FILE,
@@ -67,16 +67,19 @@ class KeyGrants:
         node_id: int,
         period_ms: int,
         entropy: Entropy = os.urandom,
+        *,
+        read_kek: ReadKek | None = None,
     ) -> None:
         self._directory = directory
         self._ring = ring
         self._node_id = node_id
         self._period_ms = period_ms
         self._entropy = entropy
+        self._read_kek = read_kek or kek_in_file(directory / KEK_FILE)
 
     # Every node.
 
-    def learn(self, store: Reading) -> None:
+    def learn(self, store: DraftReading) -> None:
         """Put the next granted key on disk, or the moment from which it encrypts.
 
         A key that something else staged is left alone. Raises KeyUnavailable for a grant that
@@ -96,11 +99,11 @@ class KeyGrants:
         self._check(grant)
         write_durably(self._directory / STAGED_FILE, msgspec.json.encode(wanted) + b"\n")
 
-    def reports(self, store: Reading) -> list[Command]:
+    def reports(self, store: DraftReading) -> list[Command]:
         """Return what this node must say: keys that it has, keys that it has no more."""
         return [*self._ready(store), *self._zeroized(store)]
 
-    def _ready(self, store: Reading) -> list[Command]:
+    def _ready(self, store: DraftReading) -> list[Command]:
         said = find(store, DekReady, self._node_id)
         has = {*self._ring.dek_epochs(), *self._ring.staged_dek_epochs()}
         granted = [each for each in scan(store, DekGrant) if each.epoch in has]
@@ -112,7 +115,7 @@ class KeyGrants:
             return []
         return [ReportDekReady(node_id=self._node_id, epoch=newest.epoch)]
 
-    def _zeroized(self, store: Reading) -> list[Command]:
+    def _zeroized(self, store: DraftReading) -> list[Command]:
         in_force = find(store, KeyEpochs, "newest")
         return [
             ReportZeroization(
@@ -137,7 +140,7 @@ class KeyGrants:
         return any((each.epoch, each.wrapped) == (grant.epoch, grant.wrapped) for each in ring.deks)
 
     def _check(self, grant: DekGrant) -> None:
-        kek = self._kek()
+        kek = self._read_kek()
         if kek_fingerprint(kek) != grant.kek_fingerprint:
             raise KeyUnavailable("a granted key is under another KEK", epoch=grant.epoch)
         unwrap_staged(StagedFile(grant.epoch, grant.wrapped), kek)
@@ -146,7 +149,7 @@ class KeyGrants:
 
     # Whoever leads the control plane.
 
-    def due(self, store: Reading, now_ms: int) -> Command | None:
+    def due(self, store: DraftReading, now_ms: int) -> Command | None:
         """Return the call that the cluster's data keys need next; a new key is drawn here."""
         active = self.registry().active(KeyUse.DEK)
         if active is None or active.activated_at_ms is None:
@@ -155,7 +158,7 @@ class KeyGrants:
         return plan_deks(store, facts, now_ms, self._new_key)
 
     def _new_key(self, epoch: int) -> GrantDek:
-        kek, mac_epoch = self._kek(), int(self._ring.mac_epoch) + 1
+        kek, mac_epoch = self._read_kek(), int(self._ring.mac_epoch) + 1
         journal.info("key epoch %d is due and granted", epoch)
         return GrantDek(
             epoch=epoch,
@@ -173,10 +176,3 @@ class KeyGrants:
             return decode_registry((self._directory / REGISTRY_FILE).read_bytes())
         except FileNotFoundError:
             return KeyRegistry()
-
-    def _kek(self) -> bytes:
-        path = self._directory / KEK_FILE
-        try:
-            return parse_kek(path.read_text(encoding="ascii", errors="replace"))
-        except OSError as error:
-            raise KeyUnavailable(f"cannot read {path}: {error.strerror}") from error

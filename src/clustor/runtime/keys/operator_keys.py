@@ -22,16 +22,14 @@ import msgspec
 from clustor.control import Command, KeyPurpose, RegisterKey, RetireKey, SigningKey
 from clustor.control.signing import Signature, signed_bytes
 from clustor.log.errors import KeyUnavailable
-from clustor.runtime.audit.writer import wall_ms
-from clustor.runtime.data_directory import sync_directory, write_durably
+from clustor.runtime.data_directory import write_durably
 from clustor.runtime.keys.break_glass import GlassCertificates
 from clustor.runtime.keys.device import DeviceKey
-from clustor.runtime.keys.signers import WISH_PREFIX
-from clustor.runtime.pki.identity import Authority
+from clustor.runtime.keys.lifecycle import grant_wish, is_wished, note_step, wish_for
+from clustor.runtime.pki.identity import DevelopmentAuthority
 from clustor.security import (
     ActivateKey,
-    AuditEvent,
-    AuditSink,
+    AuditPort,
     HoldKey,
     KeyEntry,
     KeyRegistry,
@@ -52,6 +50,7 @@ from clustor.security.signer_rotation import (
     SignerStep,
     plan_signer,
 )
+from clustor.wall_clock import wall_clock_ms
 
 OFFICE_FILE: Final = "office.json"
 OFFICE_DIRECTORY: Final = "office"
@@ -111,8 +110,8 @@ class Office:
         glass: GlassCertificates,
         *,
         version: str,
-        audit: AuditSink | None = None,
-        now_ms: Callable[[], int] = wall_ms,
+        audit: AuditPort | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._directory = directory
         self._device = device
@@ -141,7 +140,7 @@ class Office:
     def public_key(self, entry: KeyEntry) -> bytes:
         return self._device.public_key(_label(entry))
 
-    def glass_authority(self, lifetime: timedelta) -> Authority | None:
+    def glass_authority(self, lifetime: timedelta) -> DevelopmentAuthority | None:
         """Return who signs break-glass certificates of this lifetime; None: nobody was made."""
         if not self.registry.of(KeyUse.BREAK_GLASS_CA):
             return None
@@ -158,7 +157,7 @@ class Office:
     def wish(self, use: KeyUse) -> None:
         """Let a new key be made before its time; one that is under way is that one."""
         if not any(each.state is KeyState.STAGED for each in self.registry.of(use)):
-            write_durably(self._directory / (WISH_PREFIX + use.value), b"")
+            wish_for(self._directory, use)
 
     def tend(self, registrar: Registrar, uses: Iterable[KeyUse] = OFFICE_USES) -> list[SignerStep]:
         """Do everything that is due; return what was done."""
@@ -187,7 +186,7 @@ class Office:
         return plan_signer(self.registry, use, facts, self._now_ms())
 
     def _is_wanted(self, use: KeyUse) -> bool:
-        if (self._directory / (WISH_PREFIX + use.value)).exists():
+        if is_wished(self._directory, use):
             return True
         active = self.registry.active(use)
         if use is not KeyUse.CP_RELEASE or active is None:
@@ -225,10 +224,7 @@ class Office:
             minors |= {str(step.epoch): self._minor} if step.use is KeyUse.CP_RELEASE else {}
             self._note("KeyStaged", step.use, step.epoch)
         self._keep(staged(self.registry, step, self._now_ms()), minors)
-        wish = self._directory / (WISH_PREFIX + step.use.value)
-        if wish.exists():
-            wish.unlink()
-            sync_directory(self._directory)
+        grant_wish(self._directory, step.use)
 
     def _announce(self, step: AnnounceKey, registrar: Registrar) -> None:
         entry = self._entry(step.use, step.epoch)
@@ -295,17 +291,8 @@ class Office:
         self, what: str, use: KeyUse, epoch: int, facts: dict[str, str] | None = None
     ) -> None:
         journal.info("%s: %s %d", what, use.value, epoch)
-        if self._audit is not None:
-            self._audit.note(
-                AuditEvent(
-                    who="(office)",
-                    what=what,
-                    outcome="Done",
-                    at_ms=self._now_ms(),
-                    object=f"{use.value}/{epoch}",
-                    facts=facts or {},
-                )
-            )
+        key = f"{use.value}/{epoch}"
+        note_step(self._audit, "(office)", what, key, at_ms=self._now_ms(), facts=facts)
 
 
 def _label(entry: KeyEntry) -> str:

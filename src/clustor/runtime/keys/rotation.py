@@ -24,19 +24,14 @@ from clustor.log.keyfile import (
     KeyRingFile,
     decode_keyring,
     encode_keyring,
-    parse_kek,
     wrap_key,
 )
 from clustor.log.keys import KEY_BYTES, KeyRing
-from clustor.log.segment import (
-    SEGMENT_HEADER_BYTES,
-    SegmentHeader,
-    decode_segment_header,
-    segment_seq_of,
-)
 from clustor.log.types import DekEpoch, MacEpoch
-from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.data_directory import sync_directory, write_durably
+from clustor.runtime.keys.holds import read_holds
+from clustor.runtime.keys.kek_source import ReadKek, kek_in_file
+from clustor.runtime.keys.lifecycle import note_step
 from clustor.runtime.keys.store import (
     KEK_FILE,
     KEYRING_FILE,
@@ -48,14 +43,12 @@ from clustor.runtime.keys.store import (
 )
 from clustor.security import (
     ActivateKey,
-    AuditEvent,
-    AuditSink,
+    AuditPort,
     HoldKey,
     InUse,
     KeyRegistry,
     KeyState,
     KeyUse,
-    RegistryUnreadable,
     RotationRefused,
     SecurityError,
     StageKey,
@@ -68,11 +61,9 @@ from clustor.security import (
     zeroization_digest,
 )
 from clustor.security.key_rotation import activated, staged, with_mac, zeroized, zeroizing
-from clustor.snapshot import SnapshotError, decode_manifest
-from clustor.streams.runs import FILE_HEADER_BYTES, PARTS_DIRECTORY, decode_file_header
+from clustor.wall_clock import wall_clock_ms
 
 REGISTRY_FILE: Final = "key-registry.json"
-HOLDS_FILE: Final = "key-holds.json"
 ACTIVATE_AFTER_MS: Final = 10_000
 """From the moment every node has a key on disk to the moment it encrypts: ten looks."""
 _HELD_LOOK_MS: Final = 600_000
@@ -90,10 +81,11 @@ class KeyKeeper:
         in_use: Callable[[], InUse],
         *,
         macs_in_use: Callable[[], InUse] | None = None,
-        audit: AuditSink | None = None,
+        audit: AuditPort | None = None,
         stages: bool = False,
         granted: bool = False,
-        now_ms: Callable[[], int] = wall_ms,
+        read_kek: ReadKek | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """`stages`: new keys are made here when they are due: for a node that has no peers.
 
@@ -106,6 +98,7 @@ class KeyKeeper:
         self._audit = audit
         self._stages = stages
         self._granted = granted
+        self._read_kek = read_kek or kek_in_file(directory / KEK_FILE)
         self._now_ms = now_ms
         self._look_again_ms = 0
         self._said: set[str] = set()
@@ -161,7 +154,7 @@ class KeyKeeper:
             if isinstance(step, StageKey):
                 file = StagedFile(
                     step.epoch,
-                    wrap_key(self._kek(), step.epoch, root or os.urandom(KEY_BYTES)).wrapped,
+                    wrap_key(self._read_kek(), step.epoch, root or os.urandom(KEY_BYTES)).wrapped,
                     activates_at_ms,
                 )
                 self._learn(registry, file, write=True)
@@ -193,7 +186,7 @@ class KeyKeeper:
                 self._note("KeyStaged", file.epoch)
         ring = self._ring
         if ring is not None and file.epoch not in (*ring.staged_dek_epochs(), *ring.dek_epochs()):
-            ring.stage_dek(DekEpoch(file.epoch), unwrap_staged(file, self._kek()))
+            ring.stage_dek(DekEpoch(file.epoch), unwrap_staged(file, self._read_kek()))
         return registry
 
     def _stage_due(self, registry: KeyRegistry, step: StageKey) -> KeyRegistry:
@@ -201,7 +194,7 @@ class KeyKeeper:
             if not self._granted:
                 self.say(f"key epoch {step.epoch} is due: `quantum keys rotate`")
             return registry
-        wrapped = wrap_key(self._kek(), step.epoch, os.urandom(KEY_BYTES)).wrapped
+        wrapped = wrap_key(self._read_kek(), step.epoch, os.urandom(KEY_BYTES)).wrapped
         file = StagedFile(step.epoch, wrapped, self._now_ms())
         return self._learn(registry, file, write=True)
 
@@ -210,7 +203,7 @@ class KeyKeeper:
         path = self._directory / KEYRING_FILE
         ring = decode_keyring(path.read_bytes())
         if file is not None and all(each.epoch != step.epoch for each in ring.deks):
-            new = wrap_key(self._kek(), step.epoch, unwrap_staged(file, self._kek()))
+            new = wrap_key(self._read_kek(), step.epoch, unwrap_staged(file, self._read_kek()))
             write_durably(
                 path, encode_keyring(msgspec.structs.replace(ring, deks=(*ring.deks, new)))
             )
@@ -232,9 +225,9 @@ class KeyKeeper:
         path = self._directory / KEYRING_FILE
         ring = decode_keyring(path.read_bytes())
         known = max(each.epoch for each in ring.macs if each.epoch != file.mac_epoch)
-        root = unwrap_staged_mac(file, self._kek())
+        root = unwrap_staged_mac(file, self._read_kek())
         if all(each.epoch != file.mac_epoch for each in ring.macs):
-            macs = (*ring.macs, wrap_key(self._kek(), file.mac_epoch, root))
+            macs = (*ring.macs, wrap_key(self._read_kek(), file.mac_epoch, root))
             write_durably(path, encode_keyring(msgspec.structs.replace(ring, macs=macs)))
         if self._ring is not None and file.mac_epoch not in self._ring.mac_epochs():
             self._ring.add_mac(MacEpoch(file.mac_epoch), root)
@@ -294,13 +287,6 @@ class KeyKeeper:
             return self._macs_in_use()
         return self._in_use()
 
-    def _kek(self) -> bytes:
-        path = self._directory / KEK_FILE
-        try:
-            return parse_kek(path.read_text(encoding="ascii", errors="replace"))
-        except OSError as error:
-            raise KeyUnavailable(f"cannot read {path}: {error.strerror}") from error
-
     def _keep(self, registry: KeyRegistry) -> None:
         write_durably(self._directory / REGISTRY_FILE, encode_registry(registry))
 
@@ -322,60 +308,14 @@ class KeyKeeper:
     ) -> None:
         name = "mac" if use is KeyUse.MAC else "dek"
         journal.info("%s: %s epoch %d", what, name.upper(), epoch)
-        if self._audit is not None:
-            self._audit.note(
-                AuditEvent(
-                    who="(key keeper)",
-                    what=what,
-                    outcome="Done",
-                    at_ms=self._now_ms(),
-                    object=f"{name}/{epoch}",
-                    facts=facts or {},
-                )
-            )
+        key = f"{name}/{epoch}"
+        note_step(self._audit, "(key keeper)", what, key, at_ms=self._now_ms(), facts=facts)
 
     def say(self, line: str) -> None:
         """Say something once."""
         if line not in self._said:
             self._said.add(line)
             journal.warning("%s", line)
-
-
-class HoldsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who needs old keys, and since when."""
-
-    holds: dict[str, int]
-
-
-def read_holds(directory: Path) -> dict[str, int]:
-    """Return who holds the keys of a store; raises RegistryUnreadable."""
-    path = directory / HOLDS_FILE
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=HoldsFile).holds
-    except FileNotFoundError:
-        return {}
-    except msgspec.MsgspecError as error:
-        raise RegistryUnreadable("who holds keys cannot be read", file=str(path)) from error
-
-
-def hold_keys(directory: Path, name: str) -> None:
-    """Let no key of a store be zeroized until `release_keys`: something elsewhere needs them.
-
-    An archive's segments are sealed with the keys of their time, for as long as it is kept.
-    """
-    holds = read_holds(directory)
-    if name not in holds:
-        file = HoldsFile({**holds, name: wall_ms()})
-        write_durably(directory / HOLDS_FILE, msgspec.json.encode(file) + b"\n")
-
-
-def release_keys(directory: Path, name: str) -> bool:
-    """Take a hold back: what it was for is gone, or has its keys elsewhere."""
-    holds = read_holds(directory)
-    if holds.pop(name, None) is None:
-        return False
-    write_durably(directory / HOLDS_FILE, msgspec.json.encode(HoldsFile(holds)) + b"\n")
-    return True
 
 
 def keep_keys(keeper: KeyKeeper) -> None:
@@ -386,75 +326,12 @@ def keep_keys(keeper: KeyKeeper) -> None:
         keeper.say(f"the keys are left as they are: {error}")
 
 
-def epochs_in_use(state: Path) -> InUse:
-    """Say which DEK epochs segments, snapshots and streams below a node's `state/` are sealed with.
-
-    A file that cannot be read counts as needing every key: raises RotationRefused.
-    """
-    found: dict[int, list[str]] = {}
-    for group in sorted(state.iterdir()) if state.is_dir() else ():
-        for file in sorted(group.glob("**/segment-*.log")):
-            if segment_seq_of(file.name) is not None:
-                found.setdefault(_segment_epoch(file), []).append(str(file.relative_to(state)))
-        for file in sorted(group.glob("snapshot/*/manifest.json")):
-            found.setdefault(_snapshot_epoch(file), []).append(str(file.relative_to(state)))
-        for file in sorted(group.glob(f"**/{PARTS_DIRECTORY}/*.seg")):
-            epoch = _stream_epoch(file)
-            if epoch is not None:
-                found.setdefault(epoch, []).append(str(file.relative_to(state)))
-    return {epoch: tuple(files) for epoch, files in found.items()}
-
-
-def mac_epochs_in_use(state: Path) -> InUse:
-    """Say which MAC epochs the segments below a node's `state/` are sealed with.
-
-    A file that cannot be read counts as needing every key: raises RotationRefused.
-    """
-    found: dict[int, list[str]] = {}
-    for file in sorted(state.glob("*/**/segment-*.log")) if state.is_dir() else ():
-        if segment_seq_of(file.name) is not None:
-            epoch = int(_segment_header(file).mac_epoch)
-            found.setdefault(epoch, []).append(str(file.relative_to(state)))
-    return {epoch: tuple(files) for epoch, files in found.items()}
-
-
 def _without(ring: KeyRingFile, step: ZeroizeKey) -> KeyRingFile:
     if step.use is KeyUse.MAC:
         macs = tuple(each for each in ring.macs if each.epoch != step.epoch)
         return msgspec.structs.replace(ring, macs=macs)
     deks = tuple(each for each in ring.deks if each.epoch != step.epoch)
     return msgspec.structs.replace(ring, deks=deks)
-
-
-def _segment_epoch(file: Path) -> int:
-    return int(_segment_header(file).dek_epoch)
-
-
-def _segment_header(file: Path) -> SegmentHeader:
-    try:
-        with file.open("rb") as segment:
-            return decode_segment_header(segment.read(SEGMENT_HEADER_BYTES))
-    except (OSError, LogError) as error:
-        raise RotationRefused("a segment's key cannot be told", file=str(file)) from error
-
-
-def _stream_epoch(file: Path) -> int | None:
-    """Return the key of a stream's file; None where it was trimmed just now."""
-    try:
-        with file.open("rb") as part:
-            header = part.read(FILE_HEADER_BYTES)
-        return int(decode_file_header(header).dek_epoch) if header else None
-    except FileNotFoundError:
-        return None
-    except (OSError, LogError) as error:
-        raise RotationRefused("a stream's key cannot be told", file=str(file)) from error
-
-
-def _snapshot_epoch(file: Path) -> int:
-    try:
-        return decode_manifest(file.read_bytes()).encryption.dek_epoch
-    except (OSError, SnapshotError) as error:
-        raise RotationRefused("a snapshot's key cannot be told", file=str(file)) from error
 
 
 def _catch_up(root: Path, nodes: list[Path]) -> None:
@@ -507,11 +384,11 @@ def rotate_everywhere(
         _check_free(directory, file)
     for directory in nodes:
         write_durably(directory / STAGED_FILE, msgspec.json.encode(file) + b"\n")
-    at_ms = wall_ms() + after_ms
+    at_ms = wall_clock_ms() + after_ms
     timed = msgspec.structs.replace(file, activates_at_ms=at_ms)
     for directory in nodes:
         write_durably(directory / STAGED_FILE, msgspec.json.encode(timed) + b"\n")
-    now = msgspec.structs.replace(file, activates_at_ms=wall_ms())
+    now = msgspec.structs.replace(file, activates_at_ms=wall_clock_ms())
     write_durably(root / STAGED_FILE, msgspec.json.encode(now) + b"\n")
     keeper.look()
     return file.epoch, at_ms

@@ -18,16 +18,23 @@ from typing import Any, Final, Self, assert_never
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from clustor.control import Command, KeyPurpose, Reading, RegisterKey, RetireKey, SigningKey, scan
+from clustor.control import (
+    Command,
+    DraftReading,
+    KeyPurpose,
+    RegisterKey,
+    RetireKey,
+    SigningKey,
+    scan,
+)
 from clustor.log.errors import KeyUnavailable
-from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.control.records import key_id_of
 from clustor.runtime.data_directory import sync_directory, write_durably
+from clustor.runtime.keys.lifecycle import grant_wish, is_wished, note_step, wish_for
 from clustor.runtime.keys.snapshot_key import SIGNER_FILE
 from clustor.security import (
     ActivateKey,
-    AuditEvent,
-    AuditSink,
+    AuditPort,
     HoldKey,
     KeyRegistry,
     KeyState,
@@ -47,10 +54,10 @@ from clustor.security.signer_rotation import (
     first_signers,
     plan_signer,
 )
+from clustor.wall_clock import wall_clock_ms
 
 REGISTRY_FILE: Final = "signer-registry.json"
 TRUSTED_FILE: Final = "signer-trusted.json"
-WISH_PREFIX: Final = "rotate-"
 _KEY_BYTES: Final = 32
 _STEPS_MAX: Final = 16  # of one use in one look: a plan that never ends is a bug
 
@@ -99,8 +106,8 @@ class SignerKeeper:
         directory: Path,
         node_id: int,
         *,
-        audit: AuditSink | None = None,
-        now_ms: Callable[[], int] = wall_ms,
+        audit: AuditPort | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """Open the keys; raises KeyUnavailable, SecurityError and OSError."""
         self._directory = directory
@@ -140,9 +147,9 @@ class SignerKeeper:
 
     def wish(self, use: KeyUse) -> None:
         """Let a new key be made before its time."""
-        write_durably(self._directory / (WISH_PREFIX + use.value), b"")
+        wish_for(self._directory, use)
 
-    def look(self, store: Reading) -> list[Command]:
+    def look(self, store: DraftReading) -> list[Command]:
         """Do what is due here, and return what the control plane must be told first.
 
         Raises KeyUnavailable, SecurityError and OSError: the next look goes on.
@@ -157,7 +164,7 @@ class SignerKeeper:
                     break
         return calls
 
-    def _step(self, use: KeyUse, store: Reading) -> Command | None:
+    def _step(self, use: KeyUse, store: DraftReading) -> Command | None:
         registry = self.registry()
         step = plan_signer(registry, use, self._facts(registry, use, store), self._now_ms())
         self._moved = step is not None
@@ -182,7 +189,7 @@ class SignerKeeper:
                 assert_never(step)
         return None
 
-    def _facts(self, registry: KeyRegistry, use: KeyUse, store: Reading) -> SignerFacts:
+    def _facts(self, registry: KeyRegistry, use: KeyUse, store: DraftReading) -> SignerFacts:
         mine = {self.key_id(entry.epoch): entry.epoch for entry in registry.of(use)}
         announced = {
             mine[each.key_id]: each.retires_at
@@ -192,7 +199,7 @@ class SignerKeeper:
         others = (registry.find(each, 1) for each in SIGNER_USES if each is not use)
         done = (KeyState.ZEROIZING, KeyState.ZEROIZED, KeyState.DECRYPT_ONLY)
         shared = any(entry is not None and entry.state not in done for entry in others)
-        wanted = (self._directory / (WISH_PREFIX + use.value)).exists()
+        wanted = is_wished(self._directory, use)
         return SignerFacts(announced, frozenset({1}) if shared else frozenset(), wanted)
 
     # Steps
@@ -212,10 +219,7 @@ class SignerKeeper:
                 write_durably(path, fresh.private_bytes_raw().hex().encode() + b"\n")
             self._note("KeyStaged", step.use, step.epoch)
         self._keep(staged(registry, step, self._now_ms()))
-        wish = self._directory / (WISH_PREFIX + step.use.value)
-        if wish.exists():
-            wish.unlink()
-            sync_directory(self._directory)
+        grant_wish(self._directory, step.use)
 
     def _activate(self, registry: KeyRegistry, step: ActivateKey) -> None:
         successor = self._load(step.use, step.epoch)
@@ -266,17 +270,8 @@ class SignerKeeper:
         self, what: str, use: KeyUse, epoch: int, facts: dict[str, str] | None = None
     ) -> None:
         journal.info("%s: %s %d", what, use.value, epoch)
-        if self.audit is not None:
-            self.audit.note(
-                AuditEvent(
-                    who="(key keeper)",
-                    what=what,
-                    outcome="Done",
-                    at_ms=self._now_ms(),
-                    object=f"{use.value}/{epoch}",
-                    facts=facts or {},
-                )
-            )
+        key = f"{use.value}/{epoch}"
+        note_step(self.audit, "(key keeper)", what, key, at_ms=self._now_ms(), facts=facts)
 
 
 def overwrite(path: Path) -> None:
@@ -293,7 +288,7 @@ def overwrite(path: Path) -> None:
 # Whom to believe.
 
 
-def snapshot_keys(store: Reading) -> list[str]:
+def snapshot_keys(store: DraftReading) -> list[str]:
     """Return every SnapshotManifestKey that was ever registered: old snapshots are believed."""
     found = scan(store, SigningKey, KeyPurpose.SNAPSHOT_MANIFEST.value)
     return sorted({each.public_key.hex() for each in found})

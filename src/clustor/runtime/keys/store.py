@@ -15,12 +15,12 @@ from clustor.log.keyfile import (
     encode_keyring,
     kek_fingerprint,
     open_keyring,
-    parse_kek,
     unwrap_key,
     wrap_key,
 )
 from clustor.log.keys import KEY_BYTES, KeyRing
 from clustor.log.types import DekEpoch
+from clustor.runtime.keys.kek_source import ReadKek, kek_in_file
 
 KEYS_DIRECTORY = "keys"
 KEYRING_FILE = "keyring.json"
@@ -59,14 +59,15 @@ def create_keyring(data: Path) -> KeyRing:
     return open_keyring(ring, kek)
 
 
-def load_keyring(directory: Path, key_file: Path | None = None) -> KeyRing:
-    """Open the ring in `directory` with its own KEK or the one in `key_file`."""
-    kek_path = key_file or directory / KEK_FILE
+def load_keyring(
+    directory: Path, key_file: Path | None = None, *, read_kek: ReadKek | None = None
+) -> KeyRing:
+    """Open a directory's ring with the KEK beside it, in `key_file`, or from elsewhere."""
     try:
         ring = decode_keyring((directory / KEYRING_FILE).read_bytes())
-        kek = parse_kek(kek_path.read_text(encoding="ascii", errors="replace"))
     except OSError as error:
         raise KeyUnavailable(f"cannot read {error.filename}: {error.strerror}") from error
+    kek = (read_kek or kek_in_file(key_file or directory / KEK_FILE))()
     keys = open_keyring(ring, kek)
     staged = read_staged(directory)
     if staged is not None and staged.epoch > keys.dek_epoch:

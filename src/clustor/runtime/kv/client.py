@@ -26,11 +26,11 @@ from clustor.kv import (
     Found,
     Get,
     Key,
-    Page,
+    KvRecord,
+    KvRefused,
     Put,
-    Range,
-    Record,
-    Refused,
+    ReadRange,
+    RecordPage,
     Reply,
     decode_reply,
     encode_command,
@@ -38,7 +38,7 @@ from clustor.kv import (
 from clustor.runtime.kv.link import KvLink, LinkLost, admin_addresses
 from clustor.runtime.kv.stream import (
     NEVER_REACHED,
-    Operation,
+    KvOperation,
     Status,
     WatchEvents,
     WatchRequest,
@@ -168,7 +168,7 @@ class KvClient:
 
     # Commands.
 
-    async def get(self, key: bytes, *, snapshot_only: bool = False) -> Record | None:
+    async def get(self, key: bytes, *, snapshot_only: bool = False) -> KvRecord | None:
         """Return the newest record of a key, as of some moment during this call.
 
         With `snapshot_only` it may be older: what the node that is asked has applied, a follower
@@ -195,14 +195,14 @@ class KvClient:
 
     async def range(
         self, start: bytes, end: bytes | None, limit: int, *, snapshot_only: bool = False
-    ) -> Page:
+    ) -> RecordPage:
         """Return keys in order, as of one moment during this call; see `get`."""
-        reply = await self._read(Range(start, end, limit), snapshot_only=snapshot_only)
-        assert isinstance(reply, Page)
+        reply = await self._read(ReadRange(start, end, limit), snapshot_only=snapshot_only)
+        assert isinstance(reply, RecordPage)
         return reply
 
-    async def _read(self, command: Get | Range, *, snapshot_only: bool) -> Reply:
-        operation = Operation.SNAPSHOT_READ if snapshot_only else Operation.COMMAND
+    async def _read(self, command: Get | ReadRange, *, snapshot_only: bool) -> Reply:
+        operation = KvOperation.SNAPSHOT_READ if snapshot_only else KvOperation.COMMAND
         return await self._execute(encode_command(command), operation, writes=False)
 
     async def execute(self, command: Command) -> Reply:
@@ -210,25 +210,25 @@ class KvClient:
 
         Raises KvUnavailable and KvRejected. A reply of the store, Conflict included, is returned.
         """
-        if isinstance(command, Get | Range):
+        if isinstance(command, Get | ReadRange):
             return await self._read(command, snapshot_only=False)
         while True:
             lane = self._lanes.pop() if self._lanes else _Lane()
             lane.sequence += 1
             command.client_id, command.sequence = lane.client_id, lane.sequence
             encoded = encode_command(command)
-            reply = await self._execute(encoded, Operation.COMMAND, writes=True)
+            reply = await self._execute(encoded, KvOperation.COMMAND, writes=True)
             if not _lane_forgotten(reply):
                 self._lanes.append(lane)
                 return reply
 
-    async def _execute(self, body: bytes, operation: Operation, *, writes: bool) -> Reply:
+    async def _execute(self, body: bytes, operation: KvOperation, *, writes: bool) -> Reply:
         silence = self._timeout / 3
         _, answer, doubtful = await self._ask(operation, body, silence, writes=writes)
         return self._applied(decode_reply(answer), doubtful=doubtful)
 
     async def _ask(
-        self, operation: Operation, body: bytes, silence_seconds: float, *, writes: bool
+        self, operation: KvOperation, body: bytes, silence_seconds: float, *, writes: bool
     ) -> tuple[int, bytes, bool]:
         """Send until a node answers for good; the last item: an earlier try may have counted.
 
@@ -274,7 +274,7 @@ class KvClient:
             raise _Closed(maybe_applied=doubtful) from None
 
     async def _try(
-        self, link: KvLink, operation: Operation, body: bytes, silence_seconds: float
+        self, link: KvLink, operation: KvOperation, body: bytes, silence_seconds: float
     ) -> tuple[int, bytes] | None:
         """Send once; None where no answer will come."""
         try:
@@ -289,7 +289,7 @@ class KvClient:
     def _applied(self, reply: Reply, *, doubtful: bool) -> Reply:
         if doubtful and _lane_forgotten(reply):
             raise KvUnavailable("the store no longer knows this request", maybe_applied=True)
-        if isinstance(reply, Refused) and not _lane_forgotten(reply):
+        if isinstance(reply, KvRefused) and not _lane_forgotten(reply):
             raise KvRejected(f"{reply.code.name} (actual={reply.actual}, limit={reply.limit})")
         return reply
 
@@ -352,7 +352,7 @@ class KvClient:
         wanted = WatchRequest(revision, list(prefixes), events_max, reached)
         body = msgspec.msgpack.encode(wanted)
         status, answer, _ = await self._ask(
-            Operation.WATCH, body, _POLL_SILENCE_SECONDS, writes=False
+            KvOperation.WATCH, body, _POLL_SILENCE_SECONDS, writes=False
         )
         if status == Status.COMPACTED:
             raise WatchCompacted(int.from_bytes(answer, "little"))
@@ -414,7 +414,7 @@ class KvClient:
 
 
 def _lane_forgotten(reply: Reply) -> bool:
-    return isinstance(reply, Refused) and reply.code is ErrorCode.CLIENT_UNKNOWN
+    return isinstance(reply, KvRefused) and reply.code is ErrorCode.CLIENT_UNKNOWN
 
 
 def _why(throttle: Throttle | None, refusal: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final, cast
 import msgspec
 
 from clustor.runtime.kv.stream import (
-    Operation,
+    KvOperation,
     Status,
     StreamViolation,
     encode_request,
@@ -92,7 +92,7 @@ class KvLink(asyncio.Protocol):
         request_id = self._take_id()
         queue: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
         self._streams[request_id] = queue
-        self._stage(encode_request(request_id, partition, Operation.WATCH, wanted))
+        self._stage(encode_request(request_id, partition, KvOperation.WATCH, wanted))
         try:
             while (event := await queue.get()) is not None:
                 yield event
@@ -101,7 +101,7 @@ class KvLink(asyncio.Protocol):
             raise LinkLost
         finally:
             del self._streams[request_id]
-            self._stage(encode_request(request_id, partition, Operation.CANCEL, b""))
+            self._stage(encode_request(request_id, partition, KvOperation.CANCEL, b""))
             self._close_if_drained()
 
     def drain(self) -> None:

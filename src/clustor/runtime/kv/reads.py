@@ -15,8 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from clustor.kv import KvMachine, Txn, TxnGet
-from clustor.kv.commands import Command
+from clustor.kv import Command, KvMachine, Txn, TxnGet
 from clustor.raft.control_plane import CacheState
 from clustor.raft.reads import FailedClause, ReadKind, ReadRefusal, refusal_for
 from clustor.replica import ReadDenied, ReadReady, ReplicaOutput, RequestId
@@ -38,7 +37,7 @@ _UNAVAILABLE: Final = frozenset(
 )
 
 
-class Answer(Protocol):
+class ReplyPort(Protocol):
     """How the answer to a client's request leaves."""
 
     def __call__(
@@ -61,7 +60,7 @@ class _Batch:
 class KvReads:
     """The open reads of all groups of a node."""
 
-    def __init__(self, node: Node, machine_of: MachineOf, answer: Answer) -> None:
+    def __init__(self, node: Node, machine_of: MachineOf, answer: ReplyPort) -> None:
         self._node = node
         self._machine_of = machine_of
         self._answer = answer

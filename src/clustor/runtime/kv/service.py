@@ -7,7 +7,6 @@ A watch shows what is applied here, so a follower feeds it only while followers 
 
 from __future__ import annotations
 
-import time
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -17,16 +16,17 @@ from clustor.control import ControlMachine
 from clustor.kv import (
     CasRevision,
     CasValue,
-    Compacted,
+    Command,
     ErrorCode,
     Events,
+    EventsCompacted,
     Expire,
     Get,
     KvMachine,
+    KvRecord,
+    KvRefused,
     Put,
-    Range,
-    Record,
-    Refused,
+    ReadRange,
     Revision,
     StoreId,
     Txn,
@@ -35,14 +35,13 @@ from clustor.kv import (
     encode_command,
 )
 from clustor.kv import encode_reply as encode_kv_reply
-from clustor.kv.commands import Command
 from clustor.log.types import PartitionId
 from clustor.raft.reads import ReadKind, ReadRefusal
 from clustor.replica import Applied, NotLeader, ReplicaOutput, RequestId, Unknown
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.kv.reads import KvReads, refusal_through_the_log, words_of
 from clustor.runtime.kv.stream import (
-    Operation,
+    KvOperation,
     Request,
     Status,
     StreamViolation,
@@ -52,6 +51,7 @@ from clustor.runtime.kv.stream import (
     encode_reply,
 )
 from clustor.runtime.pki.identity import NodeId
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -59,16 +59,16 @@ if TYPE_CHECKING:
 _ID_BITS: Final = 32
 _ID_MASK: Final = (1 << _ID_BITS) - 1
 # Plain numbers where each request passes.
-_COMMAND: Final = int(Operation.COMMAND)
+_COMMAND: Final = int(KvOperation.COMMAND)
 _APPLIED: Final = int(Status.APPLIED)
 _NODE_ITSELF: Final = 0  # the connection number of the node's own commands
 _EXPIRE_LIMIT: Final = 1024
 _EVENTS_PER_REPLY: Final = 1024
-_SILENT_TICKS_MAX: Final = 100  # a second: for so long nothing is said to a poll or a watch
+_SILENT_TICKS_MAX: Final = 33  # a second: for so long nothing is said to a poll or a watch
 WATCHES_MAX: Final = 1024  # of one connection
 
 _REVOKED: Final = ReadRefusal.FOLLOWER_CAPABILITY_REVOKED.encode()
-_MALFORMED: Final = encode_kv_reply(Refused(ErrorCode.MALFORMED))
+_MALFORMED: Final = encode_kv_reply(KvRefused(ErrorCode.MALFORMED))
 _encode = msgspec.msgpack.encode
 _watch_decoder = msgspec.msgpack.Decoder(WatchRequest)
 
@@ -160,11 +160,11 @@ class KvService:
                 if group is not touched:
                     touched = group
                     self._node.touch(group)
-            elif operation == Operation.SNAPSHOT_READ:
+            elif operation == KvOperation.SNAPSHOT_READ:
                 self._on_snapshot_read(group, base | request_id, body)
-            elif operation == Operation.WATCH:
+            elif operation == KvOperation.WATCH:
                 self._on_watch(client, group, (number, request_id), body)
-            elif operation == Operation.CANCEL:
+            elif operation == KvOperation.CANCEL:
                 self._cancel(client, group, (number, request_id))
             else:
                 raise StreamViolation(f"unknown operation {operation}")
@@ -179,14 +179,14 @@ class KvService:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._answer(client, request_id, Status.APPLIED, _MALFORMED)
             return
-        if isinstance(command, Get | Range):
+        if isinstance(command, Get | ReadRange):
             self.reads.add_newest(group, request, body)
             return
         if self.reads.is_gated(group) and (refusal := refusal_through_the_log(group, command)):
             self._answer(client, request_id, Status.REFUSED, words_of(refusal).encode())
             return
         if not group.admission.admit(len(body)):
-            self._reply(group, request, Status.THROTTLED, group.admission.refusal(_wall_ms()))
+            self._reply(group, request, Status.THROTTLED, group.admission.refusal(wall_clock_ms()))
             self._node.touch(group)
             return
         if type(command) is not Put or command.ttl_ms or command.now_ms:
@@ -262,7 +262,7 @@ class KvService:
         more = True
         while more and watch.client.writable:  # a slow watcher goes on in `on_writable`
             found = machine.events_since(watch.revision, watch.prefixes, limit=watch.events_max)
-            if isinstance(found, Compacted):
+            if isinstance(found, EventsCompacted):
                 oldest = found.oldest_available.to_bytes(8, "little")
                 watch.client.stage(encode_reply(watch.request_id, Status.COMPACTED, oldest))
                 self._end(partition, key)
@@ -286,7 +286,7 @@ class KvService:
             for key in [key for key in watches if key[0] == number]:
                 self._feed(partition, key, _machine(group))
 
-    def _tell(self, watch: _Watch, events: list[Record]) -> None:
+    def _tell(self, watch: _Watch, events: list[KvRecord]) -> None:
         body = _encode(WatchEvents(events, watch.revision))
         watch.client.stage(encode_reply(watch.request_id, Status.EVENTS, body))
         watch.client.flush()
@@ -383,7 +383,7 @@ class KvService:
             if not group.replica.leads or partition in self._expiring:
                 continue
             due_ms = _machine(group).next_expiry_ms()
-            now_ms = _wall_ms()
+            now_ms = wall_clock_ms()
             if due_ms is not None and due_ms <= now_ms:
                 self._expiring.add(partition)
                 command = encode_command(Expire(now_ms, _EXPIRE_LIMIT))
@@ -404,16 +404,12 @@ def _machine(group: HostedGroup) -> KvMachine:
     return machine
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _stamped(command: Command, body: bytes) -> bytes:
     """Put this node's time on a command: nobody else's moves the store's clock.
 
     Only what can expire needs a time, so most commands pass as they came.
     """
-    if isinstance(command, Get | Range):
+    if isinstance(command, Get | ReadRange):
         return body
     expires = isinstance(command, Expire)
     if isinstance(command, Put | CasRevision | CasValue):
@@ -422,5 +418,5 @@ def _stamped(command: Command, body: bytes) -> bytes:
         expires = any(isinstance(part, TxnPut) and part.ttl_ms for part in command.operations)
     if not expires and not command.now_ms:
         return body
-    command.now_ms = _wall_ms() if expires else 0
+    command.now_ms = wall_clock_ms() if expires else 0
     return encode_command(command)

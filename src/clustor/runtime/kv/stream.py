@@ -19,7 +19,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from clustor.kv.types import Record
+from clustor.kv import KvRecord
 
 REQUEST_BYTES_MAX: Final = 2 << 20
 REPLY_BYTES_MAX: Final = 8 << 20
@@ -31,7 +31,7 @@ _REQUEST_HEAD_BYTES: Final = _REQUEST.size - 4
 _REPLY_HEAD_BYTES: Final = _REPLY.size - 4
 
 
-class Operation(IntEnum):
+class KvOperation(IntEnum):
     COMMAND = 1  # body: an encoded command of clustor.kv
     WATCH = 2  # body: a WatchRequest
     CANCEL = 3  # ends the watch of the same request id; no body
@@ -66,7 +66,7 @@ class WatchRequest(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class WatchEvents(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Events in order; nothing that was asked for is missing up to `through`."""
 
-    events: list[Record]
+    events: list[KvRecord]
     through: int
 
 

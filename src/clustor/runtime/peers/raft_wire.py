@@ -19,7 +19,7 @@ from clustor import wire as w
 from clustor.log import types as log
 from clustor.raft import messages as raft
 from clustor.raft import types as words
-from clustor.raft.membership import Configuration, Members
+from clustor.raft.membership import Members, Membership
 
 _ENTRY: Final = struct.Struct("<BQQ")
 _KINDS: Final = {int(kind): kind for kind in log.EntryKind}
@@ -62,10 +62,10 @@ def to_packet(
     if isinstance(message, raft.AppendEntries):
         slices = encode_entries(message.entries) if encoded is None else encoded.of(message.entries)
         carried = message.durability_mode_epoch
-        route = w.Route(partition, sender, w.ReplicaId(target), term, carried)
+        route = w.PacketRoute(partition, sender, w.ReplicaId(target), term, carried)
         return w.Packet(route, _append_to_wire(message, slices))
     carried = getattr(message, "durability_mode_epoch", epoch)
-    route = w.Route(partition, sender, w.ReplicaId(target), term, carried)
+    route = w.PacketRoute(partition, sender, w.ReplicaId(target), term, carried)
     return w.Packet(route, _to_wire(message))
 
 
@@ -110,7 +110,7 @@ def _to_wire(message: raft.Message) -> w.RaftMessage:
         case raft.AppendResponse():
             return _append_response_to_wire(message)
         case raft.DurabilityAck():
-            kind = w.RepairingAck if message.repairing else w.DurabilityAck
+            kind = w.RepairingAck if message.repairing else w.DurabilityAckBody
             return kind(
                 message.partition_id,
                 w.ReplicaId(message.sender),
@@ -119,13 +119,13 @@ def _to_wire(message: raft.Message) -> w.RaftMessage:
                 message.io_writer_mode,
             )
         case raft.PreVoteRequest():
-            return w.PreVoteRequest(
+            return w.PreVoteRequestBody(
                 message.term,
                 message.last_log_index,
                 message.last_log_term,
             )
         case raft.PreVoteResponse():
-            return w.PreVoteResponse(message.term, message.vote_granted, message.high_rtt)
+            return w.PreVoteResponseBody(message.term, message.vote_granted, message.high_rtt)
         case raft.VoteRequest():
             return w.RequestVoteRequest(
                 message.term,
@@ -135,20 +135,20 @@ def _to_wire(message: raft.Message) -> w.RaftMessage:
             )
         case raft.VoteResponse():
             barred = message.vote_annotation is _BARRED
-            annotation = w.VoteAnnotation.STRICT_FALLBACK_BARRED if barred else None
+            annotation = w.VoteAnnotationCode.STRICT_FALLBACK_BARRED if barred else None
             return w.RequestVoteResponse(message.term, message.vote_granted, annotation)
         case raft.InstallSnapshot():
             return _offer_to_wire(message)
         case raft.SnapshotResponse():
             return w.OfferSnapshotResponse(message.base_index, message.ok)
         case raft.TimeoutNow():
-            return w.TimeoutNow()
+            return w.TimeoutNowBody()
         case raft.ModeConflict():
             return w.EpochConflict()
         case raft.RepairRequest():
-            return w.RepairRequest(message.first_index, message.last_index)
+            return w.RepairRequestBody(message.first_index, message.last_index)
         case raft.RepairEntries():
-            return w.RepairEntries(encode_entries(message.entries))
+            return w.RepairEntriesBody(encode_entries(message.entries))
         case _:
             assert_never(message)
 
@@ -188,7 +188,7 @@ def _append_response_to_wire(message: raft.AppendResponse) -> w.AppendEntriesRes
 
 def _offer_to_wire(message: raft.InstallSnapshot) -> w.OfferSnapshot:
     config = message.configuration
-    members = w.Members(
+    members = w.MembersBody(
         _ids(config.voters),
         _ids(config.outgoing),
         _ids(config.learners),
@@ -211,7 +211,7 @@ def _ids(members: Members) -> list[w.ReplicaId]:
     return [w.ReplicaId(member) for member in sorted(members)]
 
 
-def _read_append(route: w.Route, body: w.AppendEntriesRequest) -> raft.AppendEntries:
+def _read_append(route: w.PacketRoute, body: w.AppendEntriesRequest) -> raft.AppendEntries:
     entries = decode_entries(body.entries)
     if entries and entries[0].index != body.prev_log_index + 1:
         raise w.WireUnknownField("entries do not follow prev_log_index", index=entries[0].index)
@@ -233,7 +233,9 @@ def _read_append(route: w.Route, body: w.AppendEntriesRequest) -> raft.AppendEnt
     )
 
 
-def _read_append_response(route: w.Route, body: w.AppendEntriesResponse) -> raft.AppendResponse:
+def _read_append_response(
+    route: w.PacketRoute, body: w.AppendEntriesResponse
+) -> raft.AppendResponse:
     return raft.AppendResponse(
         route.term,
         words.ReplicaId(route.source_replica_id),
@@ -252,7 +254,7 @@ def _read_append_response(route: w.Route, body: w.AppendEntriesResponse) -> raft
     )
 
 
-def _read_ack(route: w.Route, body: w.DurabilityAck) -> raft.DurabilityAck:
+def _read_ack(route: w.PacketRoute, body: w.DurabilityAckBody) -> raft.DurabilityAck:
     return raft.DurabilityAck(
         route.term,
         body.partition_id,
@@ -264,7 +266,7 @@ def _read_ack(route: w.Route, body: w.DurabilityAck) -> raft.DurabilityAck:
     )
 
 
-def _read_pre_vote_request(route: w.Route, body: w.PreVoteRequest) -> raft.PreVoteRequest:
+def _read_pre_vote_request(route: w.PacketRoute, body: w.PreVoteRequestBody) -> raft.PreVoteRequest:
     return raft.PreVoteRequest(
         log.Term(body.term),
         words.ReplicaId(route.source_replica_id),
@@ -274,12 +276,14 @@ def _read_pre_vote_request(route: w.Route, body: w.PreVoteRequest) -> raft.PreVo
     )
 
 
-def _read_pre_vote_response(route: w.Route, body: w.PreVoteResponse) -> raft.PreVoteResponse:
+def _read_pre_vote_response(
+    route: w.PacketRoute, body: w.PreVoteResponseBody
+) -> raft.PreVoteResponse:
     sender = words.ReplicaId(route.source_replica_id)
     return raft.PreVoteResponse(log.Term(body.term), sender, body.vote_granted, body.high_rtt)
 
 
-def _read_vote_request(route: w.Route, body: w.RequestVoteRequest) -> raft.VoteRequest:
+def _read_vote_request(route: w.PacketRoute, body: w.RequestVoteRequest) -> raft.VoteRequest:
     return raft.VoteRequest(
         log.Term(body.term),
         words.ReplicaId(route.source_replica_id),
@@ -290,13 +294,13 @@ def _read_vote_request(route: w.Route, body: w.RequestVoteRequest) -> raft.VoteR
     )
 
 
-def _read_vote_response(route: w.Route, body: w.RequestVoteResponse) -> raft.VoteResponse:
+def _read_vote_response(route: w.PacketRoute, body: w.RequestVoteResponse) -> raft.VoteResponse:
     annotation = _NO_ANNOTATION if body.vote_annotation is None else _BARRED
     sender = words.ReplicaId(route.source_replica_id)
     return raft.VoteResponse(log.Term(body.term), sender, body.vote_granted, annotation)
 
 
-def _read_offer(route: w.Route, body: w.OfferSnapshot) -> raft.InstallSnapshot:
+def _read_offer(route: w.PacketRoute, body: w.OfferSnapshot) -> raft.InstallSnapshot:
     return raft.InstallSnapshot(
         log.Term(route.term),
         words.ReplicaId(route.source_replica_id),
@@ -311,9 +315,9 @@ def _read_offer(route: w.Route, body: w.OfferSnapshot) -> raft.InstallSnapshot:
     )
 
 
-def _configuration(members: w.Members) -> Configuration:
+def _configuration(members: w.MembersBody) -> Membership:
     try:
-        return Configuration(
+        return Membership(
             _set(members.voters),
             _set(members.outgoing),
             _set(members.learners),
@@ -329,29 +333,31 @@ def _set(ids: Iterable[w.ReplicaId]) -> Members:
     return frozenset(words.ReplicaId(each) for each in ids)
 
 
-def _read_offer_response(route: w.Route, body: w.OfferSnapshotResponse) -> raft.SnapshotResponse:
+def _read_offer_response(
+    route: w.PacketRoute, body: w.OfferSnapshotResponse
+) -> raft.SnapshotResponse:
     sender = words.ReplicaId(route.source_replica_id)
     base = log.LogIndex(body.base_index)
     return raft.SnapshotResponse(log.Term(route.term), sender, base, body.installed)
 
 
-def _read_timeout_now(route: w.Route, _body: w.TimeoutNow) -> raft.TimeoutNow:
+def _read_timeout_now(route: w.PacketRoute, _body: w.TimeoutNowBody) -> raft.TimeoutNow:
     return raft.TimeoutNow(log.Term(route.term), words.ReplicaId(route.source_replica_id))
 
 
-def _read_conflict(route: w.Route, _body: w.EpochConflict) -> raft.ModeConflict:
+def _read_conflict(route: w.PacketRoute, _body: w.EpochConflict) -> raft.ModeConflict:
     epoch = log.DurabilityModeEpoch(route.durability_mode_epoch)
     sender = words.ReplicaId(route.source_replica_id)
     return raft.ModeConflict(log.Term(route.term), sender, epoch)
 
 
-def _read_repair_request(route: w.Route, body: w.RepairRequest) -> raft.RepairRequest:
+def _read_repair_request(route: w.PacketRoute, body: w.RepairRequestBody) -> raft.RepairRequest:
     sender = words.ReplicaId(route.source_replica_id)
     first, last = log.LogIndex(body.first_index), log.LogIndex(body.last_index)
     return raft.RepairRequest(log.Term(route.term), sender, first, last)
 
 
-def _read_repair_entries(route: w.Route, body: w.RepairEntries) -> raft.RepairEntries:
+def _read_repair_entries(route: w.PacketRoute, body: w.RepairEntriesBody) -> raft.RepairEntries:
     sender = words.ReplicaId(route.source_replica_id)
     return raft.RepairEntries(log.Term(route.term), sender, decode_entries(body.entries))
 
@@ -359,16 +365,16 @@ def _read_repair_entries(route: w.Route, body: w.RepairEntries) -> raft.RepairEn
 _READERS: Final[dict[type[Any], Any]] = {
     w.AppendEntriesRequest: _read_append,
     w.AppendEntriesResponse: _read_append_response,
-    w.DurabilityAck: _read_ack,
+    w.DurabilityAckBody: _read_ack,
     w.RepairingAck: _read_ack,
-    w.PreVoteRequest: _read_pre_vote_request,
-    w.PreVoteResponse: _read_pre_vote_response,
+    w.PreVoteRequestBody: _read_pre_vote_request,
+    w.PreVoteResponseBody: _read_pre_vote_response,
     w.RequestVoteRequest: _read_vote_request,
     w.RequestVoteResponse: _read_vote_response,
     w.OfferSnapshot: _read_offer,
     w.OfferSnapshotResponse: _read_offer_response,
-    w.TimeoutNow: _read_timeout_now,
+    w.TimeoutNowBody: _read_timeout_now,
     w.EpochConflict: _read_conflict,
-    w.RepairRequest: _read_repair_request,
-    w.RepairEntries: _read_repair_entries,
+    w.RepairRequestBody: _read_repair_request,
+    w.RepairEntriesBody: _read_repair_entries,
 }

@@ -74,7 +74,7 @@ def is_heartbeat(packet: w.Packet) -> bool:
 def packet_bytes(packet: w.Packet) -> int:
     """Return about how many bytes a packet holds."""
     message = packet.message
-    if isinstance(message, w.AppendEntriesRequest | w.RepairEntries):
+    if isinstance(message, w.AppendEntriesRequest | w.RepairEntriesBody):
         return _ENVELOPE_BYTES + sum(map(len, message.entries))
     if isinstance(message, w.SnapshotTransfer | w.ServiceMessage):
         return _ENVELOPE_BYTES + len(message.data)

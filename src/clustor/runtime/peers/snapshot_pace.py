@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from clustor.log.types import PartitionId
 from clustor.raft.types import ReplicaId
 from clustor.replica import ChunkSent, StreamsSent
-from clustor.snapshot import Budget, node_bytes_per_second
+from clustor.snapshot.bandwidth import Budget, node_bytes_per_second
 
 NIC_BYTES_PER_SECOND: Final = 1_250_000_000
 """10 Gbit/s: what a node takes its network card for, since nothing tells it better."""

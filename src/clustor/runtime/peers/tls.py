@@ -7,6 +7,7 @@ has a name. Both sides demand a certificate; who it names is the caller's to che
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -14,6 +15,7 @@ from clustor.runtime.pki.identity import refusal_of
 from clustor.runtime.pki.peer_trust import ChainReader, Shown
 
 _READ_BYTES: Final = 16 << 10  # OpenSSL gives one record at a time, and none is longer
+_SEND_BYTES: Final = 64 << 10
 
 
 class TlsPipe:
@@ -45,6 +47,19 @@ class TlsPipe:
     def send(self, data: bytes) -> None:
         """Encrypt; the result waits in the outgoing bytes."""
         self._tls.write(data)
+
+    def send_pieces(self, pieces: Iterable[bytes | memoryview]) -> list[bytes]:
+        """Encrypt what follows each other, and take all that must be written to the network.
+
+        OpenSSL's buffer is emptied again and again: to grow it costs more than to encrypt.
+        """
+        out: list[bytes] = []
+        for piece in _merged(pieces):
+            with memoryview(piece) as view:
+                for at in range(0, len(view), _SEND_BYTES):
+                    self._tls.write(view[at : at + _SEND_BYTES])
+                    out.append(self._outgoing.read())
+        return out
 
     def end(self) -> None:
         """Say that nothing more comes, as far as the other side still listens."""
@@ -90,3 +105,18 @@ class TlsPipe:
         except ssl.SSLError as error:
             raise refusal_of(error) from error
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _merged(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Join neighbours that are short: each piece becomes records of its own."""
+    short: list[bytes | memoryview] = []
+    for piece in pieces:
+        if len(piece) < _READ_BYTES:
+            short.append(piece)
+            continue
+        if short:
+            yield b"".join(short)
+            short = []
+        yield piece
+    if short:
+        yield b"".join(short)

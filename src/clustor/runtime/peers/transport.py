@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import ssl
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 from clustor import wire as w
-from clustor.runtime.admin.plaintext import peer_address
 from clustor.runtime.containment import contained, guarded
 from clustor.runtime.errors import PeerRefused, PortTaken
 from clustor.runtime.peers.address import Address as Address  # noqa: PLC0414  # known from here
+from clustor.runtime.peers.connection import PLACE, PeerConnection
 from clustor.runtime.peers.connection_gate import ConnectionGate, GateLimits
+from clustor.runtime.peers.reception import PREFIX_BYTES
 from clustor.runtime.peers.send_queue import SendQueue
-from clustor.runtime.peers.tls import TlsPipe
 from clustor.runtime.pki.identity import (
     ClusterId,
     NodeId,
@@ -35,22 +32,13 @@ from clustor.runtime.pki.identity import (
 )
 from clustor.runtime.pki.peer_trust import ChainReader, Shown
 from clustor.runtime.telemetry.few_lines import FewLines
-from clustor.wire.table import BATCH_ID
 
 QUEUE_BYTES_MAX: Final = 32 << 20
-WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
-HANDSHAKE_SECONDS_MAX: Final = 5.0
 GATE: Final = GateLimits(connections_max=1024, half_open_max=128)
 """A cluster has a few connections per node; whoever else comes has seconds to show who it is."""
 DIAL_SECONDS_MAX: Final = 1.0
-SILENCE_MS_MAX: Final = 3_000
-"""After so long without a sign of the peer's machine a connection ends, and is dialled anew: TCP's
-own patience doubles with every try, and would outlast a partition by as long as it lasted."""
 _FIRST_PAUSE_SECONDS: Final = 0.02
 _LAST_PAUSE_SECONDS: Final = 1.0
-_PREFIX_BYTES: Final = 4
-PLACE: Final = "peer"
-"""Where an error while one connection between nodes is served is counted."""
 
 OnPacket: TypeAlias = Callable[[NodeId, w.Packet], None]
 OnLost: TypeAlias = Callable[[NodeId], None]
@@ -61,222 +49,10 @@ Jitter: TypeAlias = Callable[[], float]
 journal = logging.getLogger("clustor.transport")
 
 
-class Reception:
-    """Bytes of one connection become its handshake, then packets. Pure but for its callback."""
-
-    def __init__(self, on_packet: Callable[[w.Packet], None]) -> None:
-        self._on_packet = on_packet
-        self._head = bytearray()
-        self._stream: w.FrameStream | None = None
-        self._body = bytearray()  # of a frame that comes in parts
-        self.frames = 0
-        self.negotiated: w.Negotiated | None = None
-
-    def receive(self, data: bytes) -> None:
-        """Take bytes; raises WireError, after everything valid before it was delivered."""
-        if self._stream is None:
-            self._head += data
-            self._take_handshake()
-            return
-        if self._stream.is_between_frames:
-            data = self._take_whole(data)
-        if data:
-            self._stream.receive_data(data)
-            self._pull(self._stream)
-
-    def _take_whole(self, data: bytes) -> bytes:
-        """Deliver the small frames that lie whole in `data`, as most do; return the rest."""
-        assert self.negotiated is not None
-        at, end = 0, len(data)
-        bytes_max = min(w.WINDOW_BYTES, self.negotiated.dialect.body_bytes_max)
-        while end - at >= _PREFIX_BYTES:
-            start = at + _PREFIX_BYTES
-            length = int.from_bytes(data[at:start], "little")
-            if length > bytes_max or start + length > end:
-                break
-            at = start + length
-            self._deliver(data[start:at])
-        return data[at:] if at else data
-
-    def _take_handshake(self) -> None:
-        body = w.take_frame(self._head, body_bytes_max=w.EXPLAIN_BODY_BYTES_MAX)
-        if body is None:
-            return
-        self.negotiated = w.negotiate(w.local_handshake(), w.decode_handshake(body))
-        self._stream = w.FrameStream(body_bytes_max=self.negotiated.dialect.body_bytes_max)
-        if self._head:
-            rest, self._head = bytes(self._head), bytearray()
-            self.receive(rest)
-
-    def _pull(self, stream: w.FrameStream) -> None:
-        while (event := stream.next_event()) is not None:
-            if isinstance(event, w.WholeFrame):
-                self._deliver(event.body)
-            else:
-                self._body += event.data
-                if len(self._body) == event.body_bytes:
-                    body, self._body = bytes(self._body), bytearray()
-                    self._deliver(body)
-
-    def _deliver(self, body: bytes) -> None:
-        assert self.negotiated is not None
-        self.frames += 1
-        if body and body[0] != BATCH_ID:
-            self._on_packet(w.decode_packet(memoryview(body), self.negotiated.dialect))
-            return
-        for packet in w.decode_packets(body, self.negotiated.dialect):
-            self._on_packet(packet)
-
-
-def _hello() -> bytes:
-    body = w.encode_handshake(w.local_handshake())
-    return w.encode_frame(body, body_bytes_max=w.EXPLAIN_BODY_BYTES_MAX)
-
-
-def _notice_silence(connection: socket.socket) -> None:
-    """Let the kernel end a connection whose other end's machine is gone, idle or not."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS_MAX)
-
-
-class _Connection(asyncio.Protocol, ABC):
-    """What both directions share: TLS, then the peer's identity, then its handshake."""
-
-    def __init__(self, owner: Transport, tls: ssl.SSLContext, *, server_side: bool) -> None:
-        self._owner = owner
-        self._transport: asyncio.Transport | None = None
-        self._pipe = TlsPipe(tls, server_side=server_side)
-        self._reception = Reception(self.on_packet)
-        self._identified = False
-        self._shown: Shown | None = None
-        self._paused = False
-        self._timeout: asyncio.TimerHandle | None = None
-        self.peer = NodeId(0)
-
-    @property
-    def ready(self) -> bool:
-        """Whether both handshakes are over."""
-        return self._transport is not None and self._reception.negotiated is not None
-
-    @guarded(PLACE)
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
-        _notice_silence(transport.get_extra_info("socket"))
-        loop = asyncio.get_running_loop()
-        late = PeerRefused("the peer did not finish its handshake in time")
-        self._timeout = loop.call_later(HANDSHAKE_SECONDS_MAX, self.refuse, late)
-        self.arrived(peer_address(transport))
-        if not self._pipe.server_side:
-            self._pipe.start()
-            self._write_out()
-
-    @guarded(PLACE)
-    def data_received(self, data: bytes) -> None:
-        self._owner.bytes_received += len(data)
-        try:
-            plain = self._pipe.receive(data)
-            if self._pipe.established and not self._identified:
-                self._identified = True
-                self.identify(self._pipe.certificate())
-                self._shown = self._pipe.shown(self._owner.chains)
-                self._owner.check_shown(self._shown)
-                self.write(_hello())
-            self._write_out()
-            if plain:
-                reception = self._reception
-                was_ready = reception.negotiated is not None
-                frames = reception.frames
-                reception.receive(plain)
-                self._owner.frames_received += reception.frames - frames
-                if not was_ready and self.ready:
-                    self._stop_timeout()
-                    self.became_ready()
-        except (w.WireError, PeerRefused) as error:
-            self.refuse(error)
-
-    @guarded(PLACE)
-    def connection_lost(self, _exc: Exception | None) -> None:
-        self._stop_timeout()
-        self._transport = None
-        self.ended()
-
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-
-    def write(self, data: bytes) -> None:
-        self._pipe.send(data)
-        self._write_out()
-
-    @property
-    def shown(self) -> Shown | None:
-        """What the peer has shown, once it was believed."""
-        return self._shown
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def whom(self) -> str:
-        address = peer_address(self._transport) if self._transport is not None else ""
-        return f"node {self.peer or '?'} {address}"
-
-    @guarded(PLACE)
-    def refuse(self, error: Exception) -> None:
-        """Say why, tell the peer as far as TLS can, and close."""
-        if self._transport is None:
-            return
-        self.refused(error)
-        self._write_out()
-        self._transport.close()
-
-    def _write_out(self) -> None:
-        data = self._pipe.take_outgoing()
-        if data and self._transport is not None:
-            self._transport.write(data)
-
-    def _stop_timeout(self) -> None:
-        if self._timeout is not None:
-            self._timeout.cancel()
-            self._timeout = None
-
-    # What each direction does in its own way.
-
-    def arrived(self, source: str) -> None:
-        """Take note of where the connection comes from."""
-
-    @abstractmethod
-    def identify(self, certificate: bytes | None) -> None:
-        """Take the peer's certificate, or refuse it."""
-
-    @abstractmethod
-    def became_ready(self) -> None:
-        """Both sides agree on a dialect."""
-
-    @abstractmethod
-    def refused(self, error: Exception) -> None:
-        """The handshake ended in an error."""
-
-    @abstractmethod
-    def ended(self) -> None:
-        """The connection is gone."""
-
-    @abstractmethod
-    def on_packet(self, packet: w.Packet) -> None:
-        """Take one packet."""
-
-
-class _Inbound(_Connection):
+class _Inbound(PeerConnection):
     """A connection that a peer opened: it speaks, this node listens."""
+
+    _owner: Transport
 
     def __init__(self, owner: Transport) -> None:
         super().__init__(owner, owner.server_tls, server_side=True)
@@ -306,10 +82,12 @@ class _Inbound(_Connection):
         self._owner.on_packet(self.peer, packet)
 
 
-class _Outbound(_Connection):
+class _Outbound(PeerConnection):
     """A connection that this node opened to a peer: it speaks, the peer answers the handshake."""
 
-    def __init__(self, owner: Transport, line: Line) -> None:
+    _owner: Transport
+
+    def __init__(self, owner: Transport, line: PeerLine) -> None:
         super().__init__(owner, owner.client_tls, server_side=False)
         self._line = line
 
@@ -318,17 +96,17 @@ class _Outbound(_Connection):
         """Write packets as few frames, at once."""
         negotiated = self._reception.negotiated
         assert negotiated is not None
-        if len(packets) == 1:
+        if len(packets) == 1 and not w.is_long(packets[0]):
             body = w.encode_packet(packets[0], negotiated.dialect)
-            self.write(len(body).to_bytes(_PREFIX_BYTES, "little") + body)
+            self.write(len(body).to_bytes(PREFIX_BYTES, "little") + body)
             self._owner.frames_sent += 1
             return
-        pieces: list[bytes] = []
-        for body in w.encode_batches(packets, negotiated.dialect):
-            pieces.append(len(body).to_bytes(_PREFIX_BYTES, "little"))
-            pieces.append(body)
+        pieces: list[w.Buffer] = []
+        for parts in w.encode_bodies(packets, negotiated.dialect):
+            pieces.append(sum(map(len, parts)).to_bytes(PREFIX_BYTES, "little"))
+            pieces += parts
             self._owner.frames_sent += 1
-        self.write(b"".join(pieces))
+        self.write_pieces(pieces)
 
     @property
     def writable(self) -> bool:
@@ -356,7 +134,7 @@ class _Outbound(_Connection):
         self._line.flush()
 
 
-class Line:
+class PeerLine:
     """The way to one peer: dialled again and again, with what waits to be said."""
 
     def __init__(self, owner: Transport, peer: NodeId, address: Address) -> None:
@@ -483,13 +261,13 @@ class Transport:
         self.frames_received = 0
         self.bytes_received = 0
         """From all peers, since the beginning: whether it grows says whether more is to be read."""
-        self._lines: dict[NodeId, Line] = {}
+        self._lines: dict[NodeId, PeerLine] = {}
         self._inbound: set[_Inbound] = set()
         self.gate: ConnectionGate[_Inbound] = ConnectionGate(GATE)
         self._refusals = FewLines(journal.warning)
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
-        self._dirty: set[Line] = set()
+        self._dirty: set[PeerLine] = set()
 
     async def listen(self, address: Address) -> None:
         """Take connections from peers; raises PortTaken."""
@@ -503,7 +281,7 @@ class Transport:
 
     def connect(self, peer: NodeId, address: Address) -> None:
         """Keep a connection to a peer from now on."""
-        line = Line(self, peer, address)
+        line = PeerLine(self, peer, address)
         self._lines[peer] = line
         self._tasks[peer] = asyncio.get_running_loop().create_task(
             contained.lasting("peer line", line.keep_open)

@@ -22,20 +22,21 @@ from typing import Final
 from cryptography import x509
 
 from clustor.runtime.errors import CertificateUnusable
+from clustor.runtime.pki.certificate_files import (
+    bundle_pem,
+    key_pem,
+    replace_file,
+)
 from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     AUTHORITY_KEY_FILE,
     REVOCATION_FILE,
-    Authority,
     ClusterId,
-    bundle_pem,
+    DevelopmentAuthority,
     generation_of,
-    key_pem,
     load_authority,
-    load_certificates,
     new_authority,
     read_authority,
-    replace_file,
 )
 from clustor.runtime.pki.revocation import keep_lists_of, write_revocations
 
@@ -45,7 +46,7 @@ OLD_FILE: Final = "ca-old.pem"
 OLD_KEY_FILE: Final = "ca-old.key"
 
 
-class Phase(StrEnum):
+class AuthorityPhase(StrEnum):
     """How far a rollover is."""
 
     NONE = "None"
@@ -53,20 +54,20 @@ class Phase(StrEnum):
     SWITCHED = "Switched"
 
 
-def phase_of(directory: Path) -> Phase:
+def phase_of(directory: Path) -> AuthorityPhase:
     """Say how far the authority of a directory is."""
     if (directory / NEXT_KEY_FILE).exists():
-        return Phase.BEGUN
-    return Phase.SWITCHED if (directory / OLD_KEY_FILE).exists() else Phase.NONE
+        return AuthorityPhase.BEGUN
+    return AuthorityPhase.SWITCHED if (directory / OLD_KEY_FILE).exists() else AuthorityPhase.NONE
 
 
-def begin_rollover(directory: Path, cluster: ClusterId, now: datetime) -> Authority:
+def begin_rollover(directory: Path, cluster: ClusterId, now: datetime) -> DevelopmentAuthority:
     """Make the next authority, and trust it beside the one that signs; return it.
 
     Raises CertificateUnusable, also where the authority before was not taken away yet.
     """
     signing = load_authority(directory, cluster)
-    if phase_of(directory) is Phase.SWITCHED:
+    if phase_of(directory) is AuthorityPhase.SWITCHED:
         raise CertificateUnusable(
             "the authority before is still trusted: finish that first", directory=str(directory)
         )
@@ -79,7 +80,9 @@ def begin_rollover(directory: Path, cluster: ClusterId, now: datetime) -> Author
     return coming
 
 
-def _next(directory: Path, cluster: ClusterId, signing: Authority, now: datetime) -> Authority:
+def _next(
+    directory: Path, cluster: ClusterId, signing: DevelopmentAuthority, now: datetime
+) -> DevelopmentAuthority:
     """Make the next authority, or take up the one of an attempt that was interrupted."""
     file, key_file = directory / NEXT_FILE, directory / NEXT_KEY_FILE
     if key_file.exists() and file.exists():
@@ -92,12 +95,12 @@ def _next(directory: Path, cluster: ClusterId, signing: Authority, now: datetime
     return made
 
 
-def switch_rollover(directory: Path, cluster: ClusterId) -> Authority:
+def switch_rollover(directory: Path, cluster: ClusterId) -> DevelopmentAuthority:
     """Let the next authority sign, and go on to trust the one before; return who signs now.
 
     Raises CertificateUnusable where no rollover was begun.
     """
-    if phase_of(directory) is not Phase.BEGUN:
+    if phase_of(directory) is not AuthorityPhase.BEGUN:
         raise CertificateUnusable("no rollover was begun here", directory=str(directory))
     coming = read_authority(directory / NEXT_FILE, directory / NEXT_KEY_FILE, cluster)
     if not (directory / OLD_KEY_FILE).exists():
@@ -115,12 +118,12 @@ def switch_rollover(directory: Path, cluster: ClusterId) -> Authority:
     return load_authority(directory, cluster)
 
 
-def finish_rollover(directory: Path, cluster: ClusterId) -> Authority:
+def finish_rollover(directory: Path, cluster: ClusterId) -> DevelopmentAuthority:
     """Trust the authority that signs and no other; return it.
 
     Raises CertificateUnusable where the new one does not sign yet.
     """
-    if phase_of(directory) is Phase.BEGUN:
+    if phase_of(directory) is AuthorityPhase.BEGUN:
         raise CertificateUnusable(
             "the new authority does not sign yet: switch first", directory=str(directory)
         )
@@ -135,7 +138,7 @@ def finish_rollover(directory: Path, cluster: ClusterId) -> Authority:
 
 def authority_for(
     directory: Path, cluster: ClusterId, certificate: x509.Certificate
-) -> Authority:  # fmt: skip
+) -> DevelopmentAuthority:  # fmt: skip
     """Return the authority that signed a certificate: the one that signs, or the one before.
 
     Raises CertificateUnusable for a stranger's.
@@ -143,13 +146,8 @@ def authority_for(
     signing = load_authority(directory, cluster)
     if certificate.issuer == signing.certificate.subject:
         return signing
-    if phase_of(directory) is Phase.SWITCHED:
+    if phase_of(directory) is AuthorityPhase.SWITCHED:
         old = read_authority(directory / OLD_FILE, directory / OLD_KEY_FILE, cluster)
         if certificate.issuer == old.certificate.subject:
             return old
     raise CertificateUnusable("the certificate is of another authority")
-
-
-def trusted_in(directory: Path) -> list[x509.Certificate]:
-    """Return the authorities of a bundle, who signs first."""
-    return load_certificates(directory / AUTHORITY_FILE)

@@ -15,47 +15,41 @@ from cryptography import x509
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.development import node_directory
 from clustor.runtime.pki.authority_change import (
-    Phase,
+    AuthorityPhase,
     begin_rollover,
     finish_rollover,
     phase_of,
     switch_rollover,
 )
-from clustor.runtime.pki.identity import (
-    AUTHORITY_FILE,
-    CERTIFICATE_FILE,
-    PKI_DIRECTORY,
-    load_certificate,
-    load_certificates,
-    replace_file,
-)
+from clustor.runtime.pki.certificate_files import load_certificate, load_certificates, replace_file
+from clustor.runtime.pki.identity import AUTHORITY_FILE, CERTIFICATE_FILE, PKI_DIRECTORY
 from clustor.runtime.pki.renewal_development import publish_revocations, renew_nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AuthorityChange:
     """How a rollover stands."""
 
-    phase: Phase
+    phase: AuthorityPhase
     authorities: tuple[x509.Certificate, ...]
     """Who is trusted; who signs stands first."""
     of_others: tuple[str, ...]
     """Whose certificates are of another authority than the one that signs."""
 
 
-def nodes_standing(root: Path) -> Standing:
+def nodes_standing(root: Path) -> AuthorityChange:
     """Look at the authority of the nodes. Raises NodeError."""
     return standing_of(root / PKI_DIRECTORY, _certificates(root))
 
 
-def standing_of(directory: Path, certificates: dict[str, Path]) -> Standing:
+def standing_of(directory: Path, certificates: dict[str, Path]) -> AuthorityChange:
     """Look at an authority, and at who stands on it."""
     trusted = tuple(load_certificates(directory / AUTHORITY_FILE))
     signing = trusted[0].subject
     others = [
         name for name, file in certificates.items() if load_certificate(file).issuer != signing
     ]
-    return Standing(phase_of(directory), trusted, tuple(others))
+    return AuthorityChange(phase_of(directory), trusted, tuple(others))
 
 
 def begin_nodes(root: Path, now: datetime) -> None:
@@ -69,7 +63,7 @@ def begin_nodes(root: Path, now: datetime) -> None:
 def switch_nodes(root: Path, now: datetime) -> None:
     """Let the next authority sign, and renew the certificates of all nodes."""
     cluster = read_cluster_file(root / CLUSTER_FILE)
-    if phase_of(root / PKI_DIRECTORY) is not Phase.SWITCHED:
+    if phase_of(root / PKI_DIRECTORY) is not AuthorityPhase.SWITCHED:
         switch_rollover(root / PKI_DIRECTORY, cluster.id)
     publish_bundle(root)
     renew_nodes(root, (), now)

@@ -15,18 +15,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.containment import contained
 from clustor.runtime.errors import CertificateUnusable, NodeError
 from clustor.runtime.peers.transport import Transport
+from clustor.runtime.pki.certificate_files import load_certificate, load_certificates
 from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
     ISSUING_SKEW,
     KEY_FILE,
     REVOCATION_FILE,
-    load_certificate,
-    load_certificates,
     utc_now,
 )
 from clustor.runtime.pki.ocsp import ASK_AFTER_MS, OCSP_DIRECTORY, OcspAsking, OcspCache, Subject
@@ -34,14 +32,15 @@ from clustor.runtime.pki.peer_trust import Shown, Trust, fingerprint_of, read_tr
 from clustor.runtime.pki.revocation import lists_end
 from clustor.security import (
     AuditEvent,
-    AuditSink,
+    AuditPort,
     Feed,
-    Freshness,
+    FeedFreshness,
     RevocationFreshness,
     SecurityMisuse,
 )
 from clustor.security.revocation import WAIVER_MS_MAX
 from clustor.security.revocation_order import Evidence, decide_revocation
+from clustor.wall_clock import wall_clock_ms
 
 LOOK_SECONDS: Final = 1.0
 _WANTED_MAX: Final = 1_024
@@ -105,7 +104,7 @@ class NodeTrust:
         self,
         transport: Transport,
         pki: Path,
-        audit: AuditSink | None,
+        audit: AuditPort | None,
         now_ms: Callable[[], int],
         ocsp_url: str = "",
     ) -> None:
@@ -142,11 +141,6 @@ class NodeTrust:
         """How often new files were taken into use."""
         return self._watch.renewals
 
-    def expiry_ms(self) -> int:
-        """Return when this node's certificate ends (`security_cert_expiry_seconds`)."""
-        ends = load_certificate(self._pki / CERTIFICATE_FILE).not_valid_after_utc
-        return int(ends.timestamp() * 1000)
-
     def look(self) -> None:
         """Take what changed into use; end what is no longer believed."""
         if self._watch.look():
@@ -173,7 +167,7 @@ class NodeTrust:
 
     def _take_waiver(self, freshness: RevocationFreshness) -> None:
         """Use a waiver that was not used yet, if one is needed to go on."""
-        if freshness.status(self._now_ms()).freshness is not Freshness.QUARANTINED:
+        if freshness.status(self._now_ms()).freshness is not FeedFreshness.QUARANTINED:
             return
         for waiver_id, ttl_ms in self.waivers():
             if ttl_ms > 0 and not freshness.was_used(waiver_id):
@@ -234,7 +228,7 @@ class NodeTrust:
 
     def _judge(self, freshness: RevocationFreshness) -> None:
         status = freshness.status(self._now_ms())
-        is_shut = status.freshness is Freshness.QUARANTINED
+        is_shut = status.freshness is FeedFreshness.QUARANTINED
         if is_shut and self._transport.quarantined is None:
             journal.critical("quarantine: %s", status.reason)
             self._note("RevocationQuarantine", "Entered", status.reason)
@@ -254,7 +248,7 @@ class NodeTrust:
 
         OCSP is asked first, then the list, then a waiver (clustor §12.1).
         """
-        why = None if self._trust is None else self._trust.disbelief(shown, wall_ms())
+        why = None if self._trust is None else self._trust.disbelief(shown, wall_clock_ms())
         if why is not None:
             return why.value
         freshness, now_ms = self.freshness, self._now_ms()
@@ -268,7 +262,7 @@ class NodeTrust:
             ocsp_age_ms=self._ocsp.age_ms(subject),
             ocsp_revoked=self._ocsp.is_revoked(subject),
             crl_age_ms=self._list_age_ms(),
-            waived=freshness.status(now_ms).freshness is Freshness.WAIVED,
+            waived=freshness.status(now_ms).freshness is FeedFreshness.WAIVED,
             lifetime_ms=shown.lifetime_ms - ISSUING_SKEW // timedelta(milliseconds=1),
         )
         return decide_revocation(evidence).problem or None
@@ -280,11 +274,13 @@ class NodeTrust:
     def _note(self, what: str, outcome: str, target: str) -> None:
         if self._audit is not None:
             self._audit.note(
-                AuditEvent(who="(node)", what=what, outcome=outcome, at_ms=wall_ms(), object=target)
+                AuditEvent(
+                    who="(node)", what=what, outcome=outcome, at_ms=wall_clock_ms(), object=target
+                )
             )
 
 
-class Repeated:
+class RepeatedCall:
     """Calls something again and again, in the loop, until it is stopped."""
 
     def __init__(self, call: Callable[[], None], seconds: float = LOOK_SECONDS) -> None:

@@ -12,10 +12,11 @@ import hashlib
 import hmac
 import logging
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from cryptography import x509
@@ -24,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from clustor.log.errors import KeyUnavailable
-from clustor.runtime.audit.writer import wall_ms
+from clustor.runtime.cluster_file import NodeEntry
 from clustor.runtime.data_directory import write_durably
 from clustor.runtime.errors import (
     CertificateUnreadable,
@@ -61,8 +62,8 @@ from clustor.runtime.pki.identity import (
     NODE_LIFETIME,
     NODE_USAGES,
     PKI_DIRECTORY,
-    Authority,
     ClusterId,
+    DevelopmentAuthority,
     NodeId,
     load_authority,
     node_names,
@@ -70,15 +71,16 @@ from clustor.runtime.pki.identity import (
     utc_now,
 )
 from clustor.security import (
+    EnrolmentRefusal,
     EnrolmentRefused,
     EnrolmentRequest,
     Grant,
     NodeRole,
-    RefusedBecause,
     SecurityError,
     digest_of_token,
     redeem,
 )
+from clustor.wall_clock import wall_clock_ms
 
 MESSAGE_BYTES_MAX: Final = 64 << 10
 EXCHANGE_SECONDS_MAX: Final = 10.0
@@ -87,13 +89,22 @@ EXCHANGES_MAX: Final = 32
 journal = logging.getLogger("clustor.enrolment")
 
 
-class EnrolmentAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NewHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A host that joins by itself: how the others are to list it, and a request for its clients."""
+
+    entry: NodeEntry
+    names: tuple[str, ...] = ()
+    server_request_pem: str = ""
+
+
+class EnrolmentAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the newcomer sends."""
 
     token: str
     node_id: int
     role: str
     request_pem: str
+    host: NewHost | None = None
 
 
 class EnrolmentAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,6 +118,12 @@ class EnrolmentAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     keyring: str = ""
     kek: str = ""
     staged: str = ""
+    files: dict[str, str] = {}
+    """What a host needs beside: descriptions, and certificates for its clients."""
+
+
+TakeHost: TypeAlias = Callable[[NewHost], dict[str, str]]
+"""Lists a host that was let in, and returns what it needs; raises NodeError."""
 
 
 # The server's side
@@ -115,9 +132,10 @@ class EnrolmentAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 class Enroller:
     """Decides about requests: pure decisions of `clustor.security`, and the files around them."""
 
-    def __init__(self, root: Path, cluster: ClusterId) -> None:
+    def __init__(self, root: Path, cluster: ClusterId, take_host: TakeHost | None = None) -> None:
         self._root = root
         self._cluster = cluster
+        self._take_host = take_host
         self._authority()  # says at the start what would stand in everybody's way
         self._store = TokenStore(root)
 
@@ -133,9 +151,9 @@ class Enroller:
             return EnrolmentAnswer(refused=refusal.code, reason=refusal.reason)
         facts = {"role": grant.role.value, "key_sha256": _key_digest(key)}
         self._record(peer, "Done", grant.node_id, facts)
-        return self._certificate(key, grant)
+        return self._certificate(key, grant, ask.host)
 
-    def _authority(self) -> Authority:
+    def _authority(self) -> DevelopmentAuthority:
         """Read who signs: a rollover may have put another one there."""
         return load_authority(self._root / PKI_DIRECTORY, self._cluster)
 
@@ -149,22 +167,25 @@ class Enroller:
             digest_of_token(ask.token), ask.node_id, ask.role, _key_digest(key)
         )
         with self._store.changing() as book:
-            changed, grant = redeem(book, request, wall_ms())
+            changed, grant = redeem(book, request, wall_clock_ms())
             if changed is not book:
                 self._store.write(changed)
         return grant
 
-    def _certificate(self, key: ec.EllipticCurvePublicKey, grant: Grant) -> EnrolmentAnswer:
+    def _certificate(
+        self, key: ec.EllipticCurvePublicKey, grant: Grant, host: NewHost | None
+    ) -> EnrolmentAnswer:
         authority, node = self._authority(), NodeId(grant.node_id)
         certificate = sign_key(
             authority,
             key,
             f"{authority.cluster_id} node {node}",
-            node_names(authority, node),
+            node_names(authority, node, *_hosts_of(host)),
             NODE_USAGES,
             now=utc_now(),
             lifetime=NODE_LIFETIME,
         )
+        files = self._take_host(host) if host is not None and self._take_host else {}
         keys = newest_store(self._root)
         return EnrolmentAnswer(
             cluster_id=authority.cluster_id,
@@ -173,14 +194,16 @@ class Enroller:
             keyring=(keys / KEYRING_FILE).read_text(),
             kek=(keys / KEK_FILE).read_text(),
             staged=(keys / STAGED_FILE).read_text() if (keys / STAGED_FILE).exists() else "",
+            files=files,
         )
 
 
 class EnrolmentServer:
     """Takes one request per connection."""
 
-    def __init__(self, root: Path, cluster: ClusterId) -> None:
-        self._enroller = Enroller(root, cluster)
+    def __init__(self, root: Path, cluster: ClusterId, take_host: TakeHost | None = None) -> None:
+        """`take_host` is who lists hosts that join by themselves; None: nobody does."""
+        self._enroller = Enroller(root, cluster, take_host)
         self._context = _server_context(root, cluster)
         self._open = 0
         self._server: asyncio.Server | None = None
@@ -258,18 +281,32 @@ async def enrol(
     Raises EnrolmentRefused, CertificateUnusable and OSError. With the same directory it can be
     called again when an answer was lost.
     """
+    answer = await enrol_host(address, token, node, role, directory)
+    return ClusterId(answer.cluster_id)
+
+
+async def enrol_host(
+    address: Address,
+    token: str,
+    node: NodeId,
+    role: NodeRole,
+    directory: Path,
+    *,
+    host: NewHost | None = None,
+) -> EnrolmentAnswer:
+    """As `enrol`, and return the whole answer: a host needs more of it than a node's directory."""
     pin = pin_of_token(token)
     pki = directory / PKI_DIRECTORY
     if (pki / CERTIFICATE_FILE).exists():
         raise CertificateUnusable("this node has a certificate already", directory=str(pki))
     newcomer = new_key(pki, node)
-    ask = EnrolmentAsk(token, node, role.value, newcomer.request_pem)
+    ask = EnrolmentAsk(token, node, role.value, newcomer.request_pem, host)
     async with asyncio.timeout(EXCHANGE_SECONDS_MAX):
         answer = await _ask(address, pin, ask)
     if answer.refused:
         raise EnrolmentRefused(answer.refused, answer.reason, node=node)
     _keep(directory, newcomer, answer)
-    return ClusterId(answer.cluster_id)
+    return answer
 
 
 async def _ask(address: Address, pin: bytes, ask: EnrolmentAsk) -> EnrolmentAnswer:
@@ -320,7 +357,7 @@ def _decode_ask(message: bytes) -> EnrolmentAsk:
         return msgspec.json.decode(message, type=EnrolmentAsk)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise EnrolmentRefused(
-            RefusedBecause.BAD_REQUEST.value, "the request cannot be read"
+            EnrolmentRefusal.BAD_REQUEST.value, "the request cannot be read"
         ) from error
 
 
@@ -331,9 +368,11 @@ def _proven_key(request_pem: str) -> ec.EllipticCurvePublicKey:
         key = request.public_key()
         is_proven = request.is_signature_valid
     except (ValueError, UnicodeError) as error:
-        raise EnrolmentRefused(RefusedBecause.BAD_REQUEST.value, "not a signing request") from error
+        raise EnrolmentRefused(
+            EnrolmentRefusal.BAD_REQUEST.value, "not a signing request"
+        ) from error
     if not is_proven or not isinstance(key, ec.EllipticCurvePublicKey):
-        raise EnrolmentRefused(RefusedBecause.BAD_REQUEST.value, "the request proves no key")
+        raise EnrolmentRefused(EnrolmentRefusal.BAD_REQUEST.value, "the request proves no key")
     return key
 
 
@@ -344,6 +383,13 @@ def _server_context(root: Path, cluster: ClusterId) -> ssl.SSLContext:
     pki = root / PKI_DIRECTORY
     context.load_cert_chain(pki / SERVER_CERTIFICATE_FILE, pki / SERVER_KEY_FILE)
     return context
+
+
+def _hosts_of(host: NewHost | None) -> tuple[tuple[str, ...], ...]:
+    """Return the names of a host that joins, for its certificate; others have loopback's."""
+    if host is None:
+        return ()
+    return (tuple(dict.fromkeys(("localhost", "127.0.0.1", host.entry.host, *host.names))),)
 
 
 def _key_digest(key: ec.EllipticCurvePublicKey) -> str:

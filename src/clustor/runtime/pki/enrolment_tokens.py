@@ -22,25 +22,24 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clustor.runtime.audit.record_once import record_now
-from clustor.runtime.audit.writer import SECURITY_DIRECTORY, wall_ms
+from clustor.runtime.audit.writer import SECURITY_DIRECTORY
 from clustor.runtime.data_directory import write_durably
 from clustor.runtime.errors import CertificateUnusable
+from clustor.runtime.pki.certificate_files import load_certificate, replace_file
 from clustor.runtime.pki.identity import (
     PKI_DIRECTORY,
     ClusterId,
     NodeId,
     host_name,
     load_authority,
-    load_certificate,
-    replace_file,
     sign_key,
     utc_now,
 )
 from clustor.security import (
     AuditEvent,
+    EnrolmentRefusal,
     EnrolmentRefused,
     NodeRole,
-    RefusedBecause,
     TokenBook,
     decode_book,
     digest_of_token,
@@ -48,6 +47,7 @@ from clustor.security import (
     issue_token,
     withdraw_tokens,
 )
+from clustor.wall_clock import wall_clock_ms
 
 TOKENS_FILE: Final = "tokens.json"
 SERVER_KEY_FILE: Final = "enrolment.key"
@@ -107,7 +107,7 @@ def create_token(
                 role=role,
                 ttl_ms=ttl_ms,
                 issued_by=issued_by,
-                now_ms=wall_ms(),
+                now_ms=wall_clock_ms(),
             )
         )
     facts = {"role": role.value}
@@ -119,7 +119,7 @@ def withdraw(root: Path, node: NodeId, by: str) -> int:
     """End every open token of a node, and return how many there were."""
     store = TokenStore(root)
     with store.changing() as book:
-        changed = withdraw_tokens(book, node, wall_ms())
+        changed = withdraw_tokens(book, node, wall_clock_ms())
         count = sum(
             one is not other for one, other in zip(book.tokens, changed.tokens, strict=True)
         )
@@ -162,7 +162,7 @@ def record(
         who=who,
         what=what,
         outcome=outcome,
-        at_ms=wall_ms(),
+        at_ms=wall_clock_ms(),
         object=f"node/{node}",
         facts=facts or {},
     )
@@ -176,12 +176,12 @@ def pin_of(key: ec.EllipticCurvePublicKey) -> bytes:
 def pin_of_token(token: str) -> bytes:
     parts = token.strip().split(".")
     if len(parts) != 3 or parts[0] != _TOKEN_PREFIX:
-        raise EnrolmentRefused(RefusedBecause.UNKNOWN.value, "this is no enrolment token")
+        raise EnrolmentRefused(EnrolmentRefusal.UNKNOWN.value, "this is no enrolment token")
     try:
         return base64.urlsafe_b64decode(parts[1] + "==")
     except ValueError as error:
         raise EnrolmentRefused(
-            RefusedBecause.UNKNOWN.value, "this is no enrolment token"
+            EnrolmentRefusal.UNKNOWN.value, "this is no enrolment token"
         ) from error
 
 

@@ -8,10 +8,8 @@ sides of every connection are checked, under TLS 1.3.
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import ssl
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,9 +33,19 @@ from clustor.runtime.errors import (
     PeerWithoutIdentity,
 )
 from clustor.runtime.peers.tls_suites import prefer_own_suites
+from clustor.runtime.pki.certificate_files import (
+    PrivateKey,
+    bundle_pem,
+    certificate_pem,
+    key_pem,
+    load_certificate,
+    load_certificates,
+    load_key,
+    replace_file,
+    write_new,
+)
 from clustor.runtime.pki.certificates import read_certificate
 
-PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | Ed25519PrivateKey
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey | Ed25519PublicKey
 ClusterId = NewType("ClusterId", str)
 NodeId = NewType("NodeId", int)
@@ -82,7 +90,7 @@ class PeerIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class DevelopmentAuthority:
     """A development authority: it signs the certificates of one cluster's nodes."""
 
     cluster_id: ClusterId
@@ -118,16 +126,16 @@ def spiffe_uri(cluster: ClusterId, node: NodeId) -> str:
     return f"spiffe://{cluster}/node/{node}"
 
 
-def create_authority(directory: Path, cluster: ClusterId, now: datetime) -> Authority:
+def create_authority(directory: Path, cluster: ClusterId, now: datetime) -> DevelopmentAuthority:
     """Make the authority of a new cluster in `directory`. What is there is never replaced."""
     directory.mkdir(parents=True, mode=0o700, exist_ok=True)
     made = new_authority(cluster, now)
-    _write_new(directory / AUTHORITY_KEY_FILE, key_pem(made.key), 0o600)
-    _write_new(directory / AUTHORITY_FILE, made.bundle_pem, 0o644)
+    write_new(directory / AUTHORITY_KEY_FILE, key_pem(made.key), 0o600)
+    write_new(directory / AUTHORITY_FILE, made.bundle_pem, 0o644)
     return made
 
 
-def new_authority(cluster: ClusterId, now: datetime, generation: int = 1) -> Authority:
+def new_authority(cluster: ClusterId, now: datetime, generation: int = 1) -> DevelopmentAuthority:
     """Make an authority for the caller to keep. Each generation of a cluster has its own name:
     OpenSSL looks for issuers by name, and takes the first that fits."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -139,11 +147,11 @@ def new_authority(cluster: ClusterId, now: datetime, generation: int = 1) -> Aut
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return Authority(cluster, certificate, key)
+    return DevelopmentAuthority(cluster, certificate, key)
 
 
 def new_intermediate(
-    authority: Authority, key: PublicKey, name: str, now: datetime, lifetime: timedelta
+    authority: DevelopmentAuthority, key: PublicKey, name: str, now: datetime, lifetime: timedelta
 ) -> x509.Certificate:
     """Sign for an authority that in turn signs for callers, and for nobody who is called."""
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
@@ -172,16 +180,16 @@ def _authority_name(cluster: ClusterId, generation: int) -> str:
     return first if generation == 1 else f"{first} {generation}"
 
 
-def load_authority(directory: Path, cluster: ClusterId) -> Authority:
+def load_authority(directory: Path, cluster: ClusterId) -> DevelopmentAuthority:
     """Read the authority that `create_authority` made for this cluster."""
     bundle, key_file = directory / AUTHORITY_FILE, directory / AUTHORITY_KEY_FILE
     return read_authority(bundle, key_file, cluster)
 
 
-def read_authority(bundle: Path, key_file: Path, cluster: ClusterId) -> Authority:
+def read_authority(bundle: Path, key_file: Path, cluster: ClusterId) -> DevelopmentAuthority:
     """Read an authority whose certificate stands first in a bundle."""
     certificate, *others = load_certificates(bundle)
-    key = _load_key(key_file)
+    key = load_key(key_file)
     if generation_of(certificate, cluster) is None:
         raise CertificateUnusable("an authority of another cluster", directory=str(bundle.parent))
     if certificate.public_key() != key.public_key():
@@ -189,11 +197,11 @@ def read_authority(bundle: Path, key_file: Path, cluster: ClusterId) -> Authorit
             "the authority's key is not its certificate's: was a rollover interrupted?",
             directory=str(bundle.parent),
         )
-    return Authority(cluster, certificate, key, tuple(others))
+    return DevelopmentAuthority(cluster, certificate, key, tuple(others))
 
 
 def issue_node(
-    authority: Authority,
+    authority: DevelopmentAuthority,
     node: NodeId,
     directory: Path,
     now: datetime,
@@ -217,7 +225,7 @@ def issue_node(
 
 
 def node_names(
-    authority: Authority, node: NodeId, hosts: tuple[str, ...] = _LOOPBACK_HOSTS
+    authority: DevelopmentAuthority, node: NodeId, hosts: tuple[str, ...] = _LOOPBACK_HOSTS
 ) -> list[x509.GeneralName]:  # fmt: skip
     """Return the names that a node's certificate has."""
     uri = x509.UniformResourceIdentifier(spiffe_uri(authority.cluster_id, node))
@@ -225,7 +233,7 @@ def node_names(
 
 
 def issue_certificate(
-    authority: Authority,
+    authority: DevelopmentAuthority,
     common_name: str,
     names: list[x509.GeneralName],
     usages: list[x509.ObjectIdentifier],
@@ -246,11 +254,11 @@ def issue_certificate(
         lifetime=lifetime,
         skew=skew,
     )
-    return Issued(_pem(certificate), key_pem(key), certificate.not_valid_after_utc)
+    return Issued(certificate_pem(certificate), key_pem(key), certificate.not_valid_after_utc)
 
 
 def sign_key(
-    authority: Authority,
+    authority: DevelopmentAuthority,
     key: ec.EllipticCurvePublicKey,
     common_name: str,
     names: list[x509.GeneralName],
@@ -437,68 +445,6 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def key_pem(key: PrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def load_certificate(path: Path) -> x509.Certificate:
-    """Read one certificate, or raise CertificateUnusable."""
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CertificateUnusable("cannot read a certificate", file=str(path)) from error
-
-
-def load_certificates(path: Path) -> list[x509.Certificate]:
-    """Read a bundle of at least one certificate, or raise CertificateUnusable."""
-    try:
-        return x509.load_pem_x509_certificates(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CertificateUnusable("cannot read a certificate", file=str(path)) from error
-
-
-def bundle_pem(certificates: Iterable[x509.Certificate]) -> bytes:
-    """Write certificates one after the other."""
-    return b"".join(map(_pem, certificates))
-
-
-def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError) as error:
-        raise CertificateUnusable("cannot read a key", file=str(path)) from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise CertificateUnusable("a key of another kind", file=str(path))
-    return key
-
-
-def _write_new(path: Path, data: bytes, mode: int) -> None:
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    except FileExistsError:
-        raise CertificateUnusable("it is there already", file=str(path)) from None
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def replace_file(path: Path, data: bytes, mode: int) -> None:
-    """Put a file in the place of an older one, whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    _write_new(temporary, data, mode)
-    temporary.replace(path)
 
 
 def utc_now() -> datetime:

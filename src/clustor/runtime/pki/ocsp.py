@@ -29,7 +29,8 @@ from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clustor.runtime.errors import CertificateUnusable
-from clustor.runtime.pki.identity import Authority, hash_for, replace_file, utc_now
+from clustor.runtime.pki.certificate_files import replace_file
+from clustor.runtime.pki.identity import DevelopmentAuthority, hash_for, utc_now
 from clustor.runtime.pki.peer_trust import Fingerprint, fingerprint_of
 
 OCSP_DIRECTORY: Final = "ocsp"
@@ -134,7 +135,7 @@ def _verify(response: ocsp.OCSPResponse, issuer: x509.Certificate) -> None:
 
 
 def answer_for(
-    authority: Authority,
+    authority: DevelopmentAuthority,
     certificate: x509.Certificate,
     now: datetime,
     *,

@@ -18,8 +18,8 @@ from typing import Any, Final, NewType
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from clustor.runtime.pki.certificate_files import load_certificates
 from clustor.runtime.pki.certificates import read_certificate
-from clustor.runtime.pki.identity import load_certificates
 from clustor.runtime.pki.revocation import lists_of
 
 Fingerprint = NewType("Fingerprint", bytes)

@@ -12,6 +12,7 @@ from pathlib import Path
 from clustor.runtime.cluster_file import CLUSTER_FILE, ClusterFile, read_cluster_file
 from clustor.runtime.development import node_directory
 from clustor.runtime.pki.authority_change import authority_for
+from clustor.runtime.pki.certificate_files import load_certificate, replace_file
 from clustor.runtime.pki.identity import (
     CERTIFICATE_FILE,
     PKI_DIRECTORY,
@@ -19,8 +20,6 @@ from clustor.runtime.pki.identity import (
     NodeId,
     issue_node,
     load_authority,
-    load_certificate,
-    replace_file,
 )
 from clustor.runtime.pki.revocation import revoke_certificate
 

@@ -17,7 +17,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from clustor.runtime.errors import CertificateUnusable
-from clustor.runtime.pki.identity import Authority, hash_for, replace_file
+from clustor.runtime.pki.certificate_files import replace_file
+from clustor.runtime.pki.identity import DevelopmentAuthority, hash_for
 
 _BEGIN: Final = b"-----BEGIN X509 CRL-----"
 LIST_LIFETIME: Final = timedelta(days=30)
@@ -25,7 +26,7 @@ LIST_LIFETIME: Final = timedelta(days=30)
 
 
 def revoke_certificate(
-    authority: Authority, certificate: x509.Certificate, path: Path, now: datetime
+    authority: DevelopmentAuthority, certificate: x509.Certificate, path: Path, now: datetime
 ) -> None:
     """Add a certificate to its authority's list in the file at `path`, and sign that list anew.
 
@@ -42,7 +43,7 @@ def revoke_certificate(
 
 
 def write_revocations(
-    authority: Authority, revoked: dict[int, datetime], path: Path, now: datetime
+    authority: DevelopmentAuthority, revoked: dict[int, datetime], path: Path, now: datetime
 ) -> None:
     """Put a whole list in the place of an older one; an empty one only turns checking on.
 

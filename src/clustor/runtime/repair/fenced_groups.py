@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +33,7 @@ from clustor.replica import ReplicaDamaged
 from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.group import HostedGroup, QuarantineView
 from clustor.runtime.repair.fenced_replica import FENCED
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -81,7 +81,7 @@ class FencedGroups:
         return self._node.quarantines.find(group.partition_id) is not None
 
     def _begin(self, group: HostedGroup, detail: str) -> None:
-        since_ms = time.time_ns() // 1_000_000
+        since_ms = wall_clock_ms()
         self._held[group.partition_id] = _Held(group, detail)
         group.quarantine = QuarantineView(_PHASE, _CAUSE.value, detail, since_ms)
         self._audit(group, "QuarantineEntered", detail)

@@ -14,7 +14,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from clustor.log.types import LogIndex
 from clustor.raft.errors import RaftError
-from clustor.raft.leadership import Accepted, Refused
+from clustor.raft.leadership import ProposalAccepted, ProposalRefused
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.transition import Transition
 from clustor.raft.types import ReplicaId
@@ -100,21 +100,21 @@ class FencedReplica(Replica):
             self.fence(error)
             raise
 
-    def propose_transition(self, transition: Transition) -> Accepted | Refused:
+    def propose_transition(self, transition: Transition) -> ProposalAccepted | ProposalRefused:
         try:
             return super().propose_transition(transition)
         except Exception as error:
             self.fence(error)
             raise
 
-    def propose_activation(self, activation: Activation) -> Accepted | Refused:
+    def propose_activation(self, activation: Activation) -> ProposalAccepted | ProposalRefused:
         try:
             return super().propose_activation(activation)
         except Exception as error:
             self.fence(error)
             raise
 
-    def transfer(self, target: ReplicaId) -> Refused | None:
+    def transfer(self, target: ReplicaId) -> ProposalRefused | None:
         try:
             return super().transfer(target)
         except Exception as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clustor.log import KeyRing, LogError, read_identity, read_image
+from clustor.log.errors import LogError
+from clustor.log.image import read_identity, read_image
+from clustor.log.keys import KeyRing
 from clustor.log.types import IoWriterMode, PartitionId
 from clustor.replica import ReplicaError, read_hard_state
-from clustor.runtime.admin.status import GroupStatus, NodeAddress, NodeStatus
+from clustor.runtime.admin.status_shapes import GroupStatus, NodeAddress, NodeStatus
 from clustor.runtime.cluster_file import ClusterFile
 from clustor.runtime.data_directory import (
     IDENTITY_DIRECTORY,

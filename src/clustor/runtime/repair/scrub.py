@@ -22,7 +22,7 @@ from clustor.log.errors import ChecksumMismatch
 from clustor.log.extent_bounds import readable_segments
 from clustor.log.health import REPAIR_ATTEMPTS_MAX
 from clustor.log.metadata import BootRecord
-from clustor.log.scrub import Scrub, Slice, SliceResult
+from clustor.log.scrub import Scrub, SegmentSlice, SliceResult
 from clustor.log.segment import segment_file
 from clustor.log.types import PartitionId, SegmentSeq
 from clustor.replica import Replica, ReplicaDamaged
@@ -38,9 +38,9 @@ from clustor.runtime.repair.scrub_reading import (
     scrub_thread,
 )
 from clustor.snapshot.errors import CorruptSnapshot
-from clustor.snapshot.scrub import Piece, SnapshotScrub, pieces_of
+from clustor.snapshot.scrub import SnapshotFile, SnapshotScrub, pieces_of
 from clustor.streams.scrub import StreamPart, StreamScrub, view_of_part
-from clustor.telemetry import Family, counter, gauge
+from clustor.telemetry import MetricFamily, counter, gauge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,8 +65,8 @@ class _Watched:
     replica: Replica
     scrub: Scrub
     snapshots: SnapshotScrub = field(default_factory=SnapshotScrub)
-    waiting: deque[Slice] = field(default_factory=deque)
-    pieces: deque[Piece] = field(default_factory=deque)
+    waiting: deque[SegmentSlice] = field(default_factory=deque)
+    pieces: deque[SnapshotFile] = field(default_factory=deque)
     """Of snapshots; they are read when no segment waits."""
     streams: StreamScrub = field(default_factory=StreamScrub)
     parts: deque[StreamPart] = field(default_factory=deque)
@@ -188,7 +188,7 @@ class Scrubber:
             return None
         return round(watched.coverage_age_days(self._node.now_ms()), 6)
 
-    def families(self) -> Iterator[Family | None]:
+    def families(self) -> Iterator[MetricFamily | None]:
         """Give the metrics."""
         age = self.coverage_age_days()
         yield gauge("clustor.scrub.coverage_age_days", age, "Oldest reading that a log relies on")
@@ -324,7 +324,7 @@ class Scrubber:
             if not await self._is_read_again(group, watched, found.problem, attempt):
                 return
 
-    def _read_well(self, watched: _Watched, piece: Slice, found: SliceResult | None) -> None:
+    def _read_well(self, watched: _Watched, piece: SegmentSlice, found: SliceResult | None) -> None:
         wanted = watched.waiting.popleft()
         if found is None:
             return

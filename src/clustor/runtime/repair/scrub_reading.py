@@ -10,15 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
-from clustor.log import KeyRing
 from clustor.log.errors import KeyUnavailable, LogError
-from clustor.log.scrub import Slice, SliceResult, read_slice, read_small_files
+from clustor.log.keys import KeyRing
+from clustor.log.scrub import SegmentSlice, SliceResult, read_slice, read_small_files
 from clustor.log.steps import FileName
 from clustor.replica import ReplicaDamaged, read_hard_state
 from clustor.runtime.disk import DirectoryStorage
 from clustor.runtime.disk.paths import open_file
 from clustor.runtime.disk.storage import read_within
-from clustor.snapshot.scrub import Piece
+from clustor.snapshot.scrub import SnapshotFile
 from clustor.snapshot.scrub import read_piece as check_piece
 from clustor.streams import StreamConfig, StreamView, verify_stream
 
@@ -74,7 +74,9 @@ def _step_back() -> None:
         call(_IOPRIO_SET, _WHO_PROCESS, thread, _CLASS_IDLE)
 
 
-def read_piece(storage: DirectoryStorage, keys: KeyRing, wanted: Slice) -> SliceResult | None:
+def read_piece(
+    storage: DirectoryStorage, keys: KeyRing, wanted: SegmentSlice
+) -> SliceResult | None:
     """Read a part of a segment; None: it is gone, or its key is, and that is no damage."""
     cold = ColdStorage(storage)
     try:
@@ -87,7 +89,7 @@ def read_piece(storage: DirectoryStorage, keys: KeyRing, wanted: Slice) -> Slice
         cold.close()
 
 
-def read_snapshot_piece(storage: DirectoryStorage, piece: Piece) -> Exception | None:
+def read_snapshot_piece(storage: DirectoryStorage, piece: SnapshotFile) -> Exception | None:
     """Read a file of the snapshots; return what is wrong with it."""
     cold = ColdStorage(storage)
     try:

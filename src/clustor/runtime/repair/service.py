@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -34,7 +33,7 @@ from clustor.log.errors import AuthenticationFailed, ChecksumMismatch, LogError
 from clustor.log.health import PartitionHealth, PartitionState
 from clustor.log.types import PartitionId
 from clustor.raft.errors import DataLost, MembershipRefused
-from clustor.raft.reconfiguration import Phase
+from clustor.raft.reconfiguration import ReconfigurationPhase
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
     ReadmissionStep,
@@ -42,7 +41,7 @@ from clustor.replica import (
     ReplicaDamaged,
     ReplicaError,
     ReplicaOutput,
-    Standing,
+    VoteStanding,
     is_checksum_fault,
     plan_readmission,
     plan_rejoin_epoch,
@@ -64,21 +63,18 @@ from clustor.runtime.repair.wire import (
     decode_repair,
     encode_repair,
 )
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
 
 REPAIR_SERVICE: Final = 1_000_000_001
-_LOOK_TICKS: Final = 25
+_LOOK_TICKS: Final = 8
 _REPORT_AGAIN_MS: Final = 5_000
 _ROUND_MS_MAX: Final = 2_000
 _CAUSE: Final = QuarantineCause.INTEGRITY
 
 journal = logging.getLogger("clustor.node")
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class _Repair:
@@ -91,7 +87,7 @@ class _Repair:
         self.asked = 0
         """How many peers were asked in this round, and when it ends at the latest."""
         self.round_ends_ms = 0
-        self.standings: dict[ReplicaId, Standing] = {}
+        self.standings: dict[ReplicaId, VoteStanding] = {}
         self.reported = False
         self.is_known = False
         """Whether this node's copy of the control plane has shown the quarantine."""
@@ -170,11 +166,11 @@ class RepairService:
         group, detail = repair.group, str(fault)[:DETAIL_CHARACTERS_MAX]
         if repair.health.state is PartitionState.NEEDS_REPAIR:
             state = str(PartitionState.NEEDS_REPAIR)
-            group.quarantine = QuarantineView(state, _CAUSE.value, detail, wall_ms())
+            group.quarantine = QuarantineView(state, _CAUSE.value, detail, wall_clock_ms())
             journal.warning("group %d: read again soon: %s", group.partition_id, detail)
             return
         number = int(group.partition_id)
-        record = QuarantineRecord(number, _CAUSE.value, detail, wall_ms())
+        record = QuarantineRecord(number, _CAUSE.value, detail, wall_clock_ms())
         group.quarantine = self._node.quarantines.write(record).view()
         journal.error("group %d is in quarantine: %s", group.partition_id, detail)
         self._audit(group, "QuarantineEntered", detail)
@@ -334,7 +330,11 @@ class RepairService:
             self._beside(repair, self._finish(repair, "the group has removed this replica"))
 
     def _order(
-        self, group: HostedGroup, kind: Literal["add", "remove"], to: ReplicaId, leader: Standing
+        self,
+        group: HostedGroup,
+        kind: Literal["add", "remove"],
+        to: ReplicaId,
+        leader: VoteStanding,
     ) -> None:
         epoch = int(leader.routing_epoch)
         self._tell(NodeId(to), Readmit(int(group.partition_id), kind, epoch))
@@ -449,13 +449,13 @@ class RepairService:
             self._placing.discard(partition)
 
 
-def standing_of(group: HostedGroup) -> Standing:
+def standing_of(group: HostedGroup) -> VoteStanding:
     """Say how a healthy replica's group stands, as far as this replica knows."""
     raft = group.replica.group
     core = raft.core
-    idle = not core.leads or raft.leadership.reconfiguration.phase is Phase.IDLE
+    idle = not core.leads or raft.leadership.reconfiguration.phase is ReconfigurationPhase.IDLE
     config = core.config
-    return Standing(
+    return VoteStanding(
         term=core.hard.term,
         leads=group.replica.leads,
         settled=idle and core.config_index <= core.commit_index and not config.is_joint,

@@ -8,7 +8,7 @@ import msgspec
 
 from clustor.log.types import LogIndex, Term
 from clustor.raft.types import ReplicaId, RoutingEpoch
-from clustor.replica import Standing
+from clustor.replica import VoteStanding
 
 
 class StandingAsked(msgspec.Struct, frozen=True, tag="asked", array_like=True):
@@ -33,7 +33,7 @@ class StandingTold(msgspec.Struct, frozen=True, tag="told", array_like=True):
     others: list[int]
 
     @classmethod
-    def of(cls, partition_id: int, round_number: int, standing: Standing) -> StandingTold:
+    def of(cls, partition_id: int, round_number: int, standing: VoteStanding) -> StandingTold:
         return cls(
             partition_id,
             round_number,
@@ -47,8 +47,8 @@ class StandingTold(msgspec.Struct, frozen=True, tag="told", array_like=True):
             sorted(standing.others),
         )
 
-    def standing(self) -> Standing:
-        return Standing(
+    def standing(self) -> VoteStanding:
+        return VoteStanding(
             Term(self.term),
             self.leads,
             self.settled,

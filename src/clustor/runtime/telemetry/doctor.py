@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from clustor.runtime.admin.status import mode_of
 from clustor.runtime.control.reports import build_version
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.telemetry.metrics import reading_of
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -27,7 +27,7 @@ def doctor_facts(node: Node) -> dict[str, Any]:
         "node_id": int(node.node_id),
         "version": build_version(),
         "mode": mode_of(node),
-        "wall_ms": time.time_ns() // 1_000_000,
+        "wall_ms": wall_clock_ms(),
         "clock_alarm": "" if alarm is None else str(alarm),
         "disk": _disk(node),
         "certificates": _certificates(node.pki_directory),

@@ -22,7 +22,7 @@ class UnknownLevel(ValueError):
     """No such level, or no such logger."""
 
 
-class LogLevels:
+class JournalLevels:
     """The levels of a process, changeable while it runs."""
 
     def get(self) -> dict[str, str]:

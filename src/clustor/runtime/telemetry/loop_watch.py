@@ -20,6 +20,8 @@ from typing import Final
 from clustor.telemetry.meters import Histogram
 
 SLOW_NS: Final = 20_000_000
+ALARMING_NS: Final = 100_000_000
+"""Two heartbeats: who looks after a node is to hear of it. What is shorter is only counted."""
 LAG_MS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 150.0, 300.0, 1000.0)
 NAMES_MAX: Final = 64
 SAMPLES_MAX: Final = 1_000
@@ -91,7 +93,8 @@ class LoopWatch:
         """Count a callback that blocked the loop, and say so."""
         if name in self.slow_callbacks or len(self.slow_callbacks) < NAMES_MAX:
             self.slow_callbacks[name] = self.slow_callbacks.get(name, 0) + 1
-        journal.warning("the loop was blocked for %d ms by %s", took_ns // _NS_PER_MS, name)
+        level = logging.WARNING if took_ns >= ALARMING_NS else logging.INFO
+        journal.log(level, "the loop was blocked for %d ms by %s", took_ns // _NS_PER_MS, name)
 
 
 class StackWatch:

@@ -17,12 +17,13 @@ from clustor.runtime.build import build
 from clustor.runtime.containment import contained
 from clustor.runtime.errors import NodeError
 from clustor.runtime.group import HostedGroup
-from clustor.runtime.pki.identity import CERTIFICATE_FILE, load_certificate
+from clustor.runtime.pki.certificate_files import load_certificate
+from clustor.runtime.pki.identity import CERTIFICATE_FILE
 from clustor.runtime.telemetry.why import durability_status
 from clustor.telemetry import (
-    Family,
     GroupReading,
-    Kind,
+    MetricFamily,
+    MetricKind,
     NodeMeters,
     Totals,
     by_label,
@@ -32,6 +33,7 @@ from clustor.telemetry import (
     schema_families,
 )
 from clustor.telemetry.exposition import histogram
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -51,7 +53,7 @@ class Gate(Protocol):
     def half_open(self) -> int: ...
 
 
-Source: TypeAlias = Callable[[], Iterator[Family | None]]
+Source: TypeAlias = Callable[[], Iterator[MetricFamily | None]]
 """Gives families; None is a good moment to let others have the loop."""
 
 
@@ -77,7 +79,7 @@ class Detail:
 
 def scrape(
     node: Node, meters: NodeMeters, sources: list[Source], detail: Detail | None
-) -> Iterator[Family | None]:
+) -> Iterator[MetricFamily | None]:
     """Give all families but the detail; the readings for that are left in it."""
     yield from schema_families(build().commit, build().label)
     yield from meter_families(meters)
@@ -159,7 +161,7 @@ def _read_cadence(hosted: HostedGroup, reading: GroupReading) -> None:
     reading.delta_chain_state = str(clock.chain)
     last_ms = clock.state.last_ms
     if last_ms is not None and hosted.replica.applied_index > clock.state.base_index:
-        reading.snapshot_age_ms = max(0, time.time_ns() // 1_000_000 - last_ms)
+        reading.snapshot_age_ms = max(0, wall_clock_ms() - last_ms)
 
 
 def _read_flow(hosted: HostedGroup, reading: GroupReading) -> None:
@@ -178,7 +180,7 @@ def _read_flow(hosted: HostedGroup, reading: GroupReading) -> None:
     reading.durability_status = str(durability_status(hosted))
 
 
-def node_families(node: Node) -> Iterator[Family]:
+def node_families(node: Node) -> Iterator[MetricFamily]:
     """Give what belongs to the node as a whole: its peers, its disk, its keys."""
     connected = len(node.transport.connected())
     peers = len(node.cluster.nodes) - 1
@@ -198,7 +200,7 @@ def node_families(node: Node) -> Iterator[Family]:
     yield from _certificate(node)
     yield from _control(node)
     yield by_label(
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "clustor.node.errors_contained_total",
         "place",
         contained.counts,
@@ -209,19 +211,19 @@ def node_families(node: Node) -> Iterator[Family]:
     yield gauge("clustor.security.mac_epoch", keys.mac_epoch, "Key epoch that seals segments")
 
 
-def gate_families(gates: Mapping[str, Gate]) -> Iterator[Family]:
+def gate_families(gates: Mapping[str, Gate]) -> Iterator[MetricFamily]:
     """Give how full the ports are that are not the clients': by their names."""
     for name, kind, text, values in (
-        ("connections", Kind.GAUGE, "Connections", {n: g.present for n, g in gates.items()}),
+        ("connections", MetricKind.GAUGE, "Connections", {n: g.present for n, g in gates.items()}),
         (
             "half_open",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
             "Of them: nobody knows yet whose",
             {n: g.half_open for n, g in gates.items()},
         ),
         (
             "turned_away_total",
-            Kind.COUNTER,
+            MetricKind.COUNTER,
             "Went because there were too many",
             {n: g.turned_away for n, g in gates.items()},
         ),
@@ -229,7 +231,7 @@ def gate_families(gates: Mapping[str, Gate]) -> Iterator[Family]:
         yield by_label(kind, f"clustor.node.port_{name}", "port", values, text)
 
 
-def _loop_families(node: Node) -> Iterator[Family]:
+def _loop_families(node: Node) -> Iterator[MetricFamily]:
     """Give how late the loop is; none of it is the device's (C19, C20)."""
     watch = node.loop_watch
     yield histogram("clustor.loop.lag_ms", watch.lag_ms, "How late ticks came, milliseconds")
@@ -240,7 +242,7 @@ def _loop_families(node: Node) -> Iterator[Family]:
     gap = round(watch.longest_gap_ms, 1)
     yield gauge("clustor.loop.longest_gap_ms", gap, "Longest time between two ticks")
     yield by_label(
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "clustor.loop.slow_callbacks_total",
         "callback",
         watch.slow_callbacks,
@@ -265,7 +267,7 @@ def _loop_families(node: Node) -> Iterator[Family]:
     )
 
 
-def _control(node: Node) -> Iterator[Family]:
+def _control(node: Node) -> Iterator[MetricFamily]:
     """Give what the node's copy of the control plane adds to what the groups see of it."""
     if node.control is None:
         return
@@ -278,16 +280,16 @@ def _control(node: Node) -> Iterator[Family]:
     yield counter("clustor.security.bad_proofs_total", bad, "Proofs whose signature is wrong")
 
 
-def _certificate(node: Node) -> Iterator[Family]:
+def _certificate(node: Node) -> Iterator[MetricFamily]:
     try:
-        ends = load_certificate(node.pki / CERTIFICATE_FILE).not_valid_after_utc
+        ends = load_certificate(node.pki_directory / CERTIFICATE_FILE).not_valid_after_utc
     except (OSError, NodeError):
         return
     left = ends.timestamp() - time.time()
     yield gauge("clustor.security.cert_expiry_seconds", round(left), "Of this node's certificate")
 
 
-def process_families() -> Iterator[Family]:
+def process_families() -> Iterator[MetricFamily]:
     """Give the process, under the names that every exporter uses."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield counter("process.cpu_seconds_total", used.ru_utime + used.ru_stime, "Processor time")

@@ -12,21 +12,22 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from clustor.flow import LagClass
-from clustor.raft.leadership import RefusedBecause
+from clustor.raft.leadership import ProposalRefusal
 from clustor.raft.output import Note, NoteKind, RoleChange
 from clustor.raft.types import Role
-from clustor.replica import Applied, Refused, Replica, ReplicaOutput
+from clustor.replica import Applied, Replica, ReplicaOutput, RequestsRefused
 from clustor.runtime.admin.commands import Answer
 from clustor.runtime.admin.ports import Later
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.telemetry.metrics import Source
-from clustor.runtime.telemetry.pages import TelemetryPages
+from clustor.runtime.telemetry.pages import MorePages, TelemetryPages
 from clustor.runtime.telemetry.spans import Spans
 from clustor.runtime.telemetry.why import GroupWhy
 from clustor.telemetry import (
+    AlertOutcome,
     CommitClock,
     GroupSight,
     IncidentClass,
@@ -34,7 +35,6 @@ from clustor.telemetry import (
     NodeMeters,
     ReadinessNumbers,
     ReadinessWatch,
-    Verdict,
 )
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ _INCIDENT_OF_NOTE: Final = {
     NoteKind.DEVICE_STALLED: IncidentClass.DEVICE_STALLED,
     NoteKind.MEMBERSHIP_ROLLED_BACK: IncidentClass.MEMBERSHIP_ROLLED_BACK,
 }
-
-MorePages: TypeAlias = Callable[[str, dict[str, str]], Answer | None]
 
 journal = logging.getLogger("clustor.telemetry")
 
@@ -103,7 +101,7 @@ class NodeTelemetry:
         return self._looked_ms > 0
 
     def why(self, group: int, question: str) -> object | None:
-        """Answer as `WhyPort` promises."""
+        """Answer why something waits."""
         return self.whys.why(group, question)
 
     # What the node does.
@@ -144,7 +142,11 @@ class NodeTelemetry:
                 meters.requests += len(outcome.request_ids)
                 meters.batch_requests.observe(len(outcome.request_ids))
             else:
-                reason = outcome.reason if isinstance(outcome, Refused) else type(outcome).__name__
+                reason = (
+                    outcome.reason
+                    if isinstance(outcome, RequestsRefused)
+                    else type(outcome).__name__
+                )
                 refused = meters.refused
                 refused[reason] = refused.get(reason, 0) + len(outcome.request_ids)
 
@@ -194,7 +196,7 @@ class NodeTelemetry:
             active_partitions=len(self._node.groups),
             facts=facts,
         )
-        if verdict is Verdict.TOLD:
+        if verdict is AlertOutcome.TOLD:
             extra = {"facts": {"incident": str(kind), "partition_id": partition, **facts}}
             journal.warning("incident %s of group %d", kind, partition, extra=extra)
             if self.spans is not None:
@@ -251,4 +253,4 @@ def _sight(group: HostedGroup) -> GroupSight:
 def _refusal(replica: Replica) -> str:
     """Say why the leader of a group would refuse a write; a transfer is over in a moment."""
     refusal = replica.group.leadership.refusal() if replica.leads else None
-    return "" if refusal in (None, RefusedBecause.TRANSFERRING) else str(refusal)
+    return "" if refusal in (None, ProposalRefusal.TRANSFERRING) else str(refusal)

@@ -6,12 +6,12 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from clustor.control.cache import Moment
+from clustor.control.cache import ClockReading
 from clustor.flow import IngestStatus, hint_for, ingest_status
 from clustor.log.types import PartitionId
 from clustor.raft.errors import MembershipRefused
@@ -24,14 +24,18 @@ from clustor.runtime.containment import contained
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.members import WantedChange, request_for
 from clustor.runtime.telemetry.doctor import doctor_facts
-from clustor.runtime.telemetry.metrics import Detail, scrape
+from clustor.runtime.telemetry.metrics import Detail, Source, scrape
+from clustor.runtime.telemetry.why import GroupWhy
 from clustor.telemetry import (
     CONTENT_TYPE,
     DryRun,
     DryRunReport,
-    Family,
-    Question,
+    IncidentLog,
+    MetricFamily,
+    NodeMeters,
+    ReadinessWatch,
     ReadyBody,
+    WhyQuestion,
     counter,
     detail_families,
     dry_run_named,
@@ -45,10 +49,12 @@ from clustor.telemetry import (
     rehearse_snapshot,
 )
 from clustor.telemetry.control_report import control_members
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
-    from clustor.runtime.telemetry.node import NodeTelemetry
+
+MorePages: TypeAlias = Callable[[str, dict[str, str]], Answer | None]
 
 STEP_SECONDS_MAX: Final = 0.005
 DETAIL_GROUPS_MAX: Final = 2_500
@@ -59,10 +65,24 @@ _DIGITS_MAX: Final = 18
 _BROKEN: Final[Answer] = (500, {"error": "this page could not be made: see the journal"})
 
 
+class WatchedNode(Protocol):
+    """What was seen of a node, and who else has pages and series."""
+
+    meters: NodeMeters
+    readiness: ReadinessWatch
+    incidents: IncidentLog
+    whys: GroupWhy
+    sources: list[Source]
+    more: list[MorePages]
+
+    @property
+    def has_looked(self) -> bool: ...
+
+
 class TelemetryPages:
     """Answers for one node's telemetry."""
 
-    def __init__(self, node: Node, watch: NodeTelemetry) -> None:
+    def __init__(self, node: Node, watch: WatchedNode) -> None:
         self._node = node
         self._watch = watch
         self._loop = asyncio.get_running_loop()
@@ -110,7 +130,7 @@ class TelemetryPages:
 
     def _ready_members(self) -> tuple[dict[str, object], dict[str, str]]:
         groups = list(self._node.groups.values())
-        moment = Moment(self._node.now_ms(), time.time_ns() // 1_000_000)
+        moment = ClockReading(self._node.now_ms(), wall_clock_ms())
         control = self._node.control
         members, absent = control_members(None if control is None else control.cache, moment)
         ingest, hints = _flow_summary(groups)
@@ -145,7 +165,7 @@ class TelemetryPages:
     def _scrape(self, detail: Detail | None, finish: Callable[[int, object], None]) -> None:
         """Read everything in steps of a few milliseconds; the groups' clocks go on between."""
         began = time.perf_counter()
-        families: list[Family] = []
+        families: list[MetricFamily] = []
         work = scrape(
             self._node, self._watch.meters, [self._own_families, *self._watch.sources], detail
         )
@@ -173,7 +193,7 @@ class TelemetryPages:
 
     def _send(
         self,
-        families: list[Family],
+        families: list[MetricFamily],
         detail: Detail | None,
         finish: Callable[[int, object], None],
     ) -> None:
@@ -193,7 +213,7 @@ class TelemetryPages:
 
         encoding.add_done_callback(encoded)
 
-    def _own_families(self) -> Iterator[Family]:
+    def _own_families(self) -> Iterator[MetricFamily]:
         log = self._watch.incidents
         yield counter("clustor.raft.incidents_total", log.told_total, "Incidents told")
         yield counter("clustor.raft.incidents_held_back_total", log.held_back_total, "Not told")
@@ -206,7 +226,7 @@ class TelemetryPages:
         if not is_number(after):
             return 400, {"error": "after is the number of an incident"}
         found = self._watch.incidents.page(after=int(after), limit=INCIDENTS_PAGE_MAX)
-        now_ms, wall_ms = self._node.now_ms(), time.time_ns() // 1_000_000
+        now_ms, wall_ms = self._node.now_ms(), wall_clock_ms()
         rows = [
             {
                 "number": each.number,
@@ -239,11 +259,11 @@ class TelemetryPages:
 
     def _why(self, group: HostedGroup, asked: str | None) -> Answer:
         if asked is None:
-            pairs = (self._watch.whys.explain(group, each) for each in Question)
+            pairs = (self._watch.whys.explain(group, each) for each in WhyQuestion)
             return 200, [msgspec.Raw(encode_why(place, why)) for place, why in pairs]
         question = question_of(asked)
         if question is None:
-            return 404, {"error": "no such question", "questions": [str(q) for q in Question]}
+            return 404, {"error": "no such question", "questions": [str(q) for q in WhyQuestion]}
         return 200, encode_why(*self._watch.whys.explain(group, question))
 
     def _rehearse(self, wanted: DryRun, group: HostedGroup, query: dict[str, str]) -> DryRunReport:
@@ -297,7 +317,7 @@ def _report(group: HostedGroup, report: DryRunReport) -> dict[str, object]:
     core = group.replica.group.core
     return {
         "schema_version": 1,
-        "generated_at": time.time_ns() // 1_000_000,
+        "generated_at": wall_clock_ms(),
         "partition_id": int(group.partition_id),
         "routing_epoch": core.hard.routing_epoch,
         "durability_mode_epoch": core.hard.durability_mode_epoch,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from clustor.control.draft import find
 from clustor.control.durability import DurabilityState
@@ -18,13 +17,13 @@ from clustor.runtime.group import HostedGroup
 from clustor.telemetry import (
     CreditFacts,
     DiskFacts,
+    ExplanationPlace,
     LeadingFacts,
     ModeReading,
-    Place,
     QuarantineFacts,
-    Question,
     SnapshotFacts,
     Why,
+    WhyQuestion,
     explain_credit_hint,
     explain_credit_zero,
     explain_disk_blocked,
@@ -35,16 +34,10 @@ from clustor.telemetry import (
     plain,
     question_of,
 )
+from clustor.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
-
-
-class WhyPort(Protocol):
-    """Who answers why; other rooms ask through this."""
-
-    def why(self, group: int, question: str) -> object | None:
-        """Return an explanation as JSON would have it; None: no such group or question."""
 
 
 _EXPLAINED_MAX: Final = 4_096
@@ -68,39 +61,39 @@ class GroupWhy:
         place, why = self.explain(hosted, wanted)
         return plain(place, why)
 
-    def explain(self, hosted: HostedGroup, question: Question) -> tuple[Place, Why]:
+    def explain(self, hosted: HostedGroup, question: WhyQuestion) -> tuple[ExplanationPlace, Why]:
         """Explain one thing about one group."""
         why, duties = self._answer(hosted, question), self._node.duties
         words = ""
         if duties is not None:
-            now_ms = time.time_ns() // 1_000_000
+            now_ms = wall_clock_ms()
             words = duties.overrides.words_for(int(hosted.partition_id), now_ms)
         return self._place(hosted), replace(why, sentence=why.sentence + words)
 
-    def _answer(self, hosted: HostedGroup, question: Question) -> Why:
+    def _answer(self, hosted: HostedGroup, question: WhyQuestion) -> Why:
         match question:
-            case Question.NOT_LEADER:
+            case WhyQuestion.NOT_LEADER:
                 return explain_not_leader(self._leading(hosted))
-            case Question.CREDIT_ZERO:
+            case WhyQuestion.CREDIT_ZERO:
                 return explain_credit_zero(credit_facts(hosted))
-            case Question.CREDIT_HINT:
+            case WhyQuestion.CREDIT_HINT:
                 return explain_credit_hint(credit_facts(hosted))
-            case Question.SNAPSHOT_BLOCKED:
+            case WhyQuestion.SNAPSHOT_BLOCKED:
                 return explain_snapshot_blocked(self._snapshot(hosted))
-            case Question.DISK_BLOCKED:
+            case WhyQuestion.DISK_BLOCKED:
                 return explain_disk_blocked(self._disk(hosted))
-            case Question.QUARANTINED:
+            case WhyQuestion.QUARANTINED:
                 return explain_quarantined(self._quarantine(hosted))
-            case Question.DURABILITY_MODE:
+            case WhyQuestion.DURABILITY_MODE:
                 return explain_mode(self._mode(hosted))
             case _:
                 assert_never(question)
 
-    def _place(self, hosted: HostedGroup) -> Place:
+    def _place(self, hosted: HostedGroup) -> ExplanationPlace:
         core = hosted.replica.group.core
         self._asked += 1
-        return Place(
-            time.time_ns() // 1_000_000,
+        return ExplanationPlace(
+            wall_clock_ms(),
             hosted.partition_id,
             core.hard.routing_epoch,
             core.hard.durability_mode_epoch,
@@ -114,7 +107,7 @@ class GroupWhy:
             return known[1]
         if len(self._since) >= _EXPLAINED_MAX:
             self._since.clear()
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_clock_ms()
         self._since[group, question] = (clause, now_ms)
         return now_ms
 

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from clustor.log.steps import (
     Create,
-    Delete,
+    DeleteFile,
     FileName,
     MakeDirectory,
     Plan,
@@ -22,7 +22,7 @@ from clustor.log.steps import (
     SyncDirectory,
     SyncFiles,
     Truncate,
-    Write,
+    WriteFile,
 )
 from clustor.sim.disk.content import FileFate, SimFile
 from clustor.sim.disk.fates import (
@@ -114,7 +114,7 @@ class SimDisk:
         match step:
             case Create():
                 self._create(step)
-            case Write():
+            case WriteFile():
                 self._write(step)
             case Sync():
                 self._sync(step.file)
@@ -130,7 +130,7 @@ class SimDisk:
             case Truncate():
                 number = self._names.file(step.file)
                 self._own(number).truncate(step.size_bytes)
-            case Delete():
+            case DeleteFile():
                 self._names.delete(step.file)
             case _:
                 assert_never(step)
@@ -276,7 +276,7 @@ class SimDisk:
         self._owned.add(self._next_number)
         self._next_number += 1
 
-    def _write(self, step: Write) -> None:
+    def _write(self, step: WriteFile) -> None:
         file = self._own(self._names.file(step.file))
         if self._room_bytes is None:
             file.write(step.offset, step.data)

@@ -3,7 +3,7 @@
 Nothing is yielded that is not authentic, committed and durable, and nothing is left out silently.
 """
 
-from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
+from quantum.archive.types import Bounds, IndexRange, LogPiece, PrgId, SnapshotRef
 from quantum.lake.archive.keys import DirectoryKeys, EnvironmentKeys, KeyProvider
 from quantum.lake.archive.source import LogSource
 
@@ -13,8 +13,8 @@ __all__ = [
     "EnvironmentKeys",
     "IndexRange",
     "KeyProvider",
+    "LogPiece",
     "LogSource",
-    "Piece",
     "PrgId",
     "SnapshotRef",
 ]

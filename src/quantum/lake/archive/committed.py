@@ -16,7 +16,7 @@ from clustor.log.errors import LogError
 from clustor.log.logmap import LogMap
 from clustor.log.types import Entry, EntryKind, LogIndex
 from clustor.raft.hard_state import HardState
-from clustor.raft.membership import Configuration, decode_membership
+from clustor.raft.membership import Membership, decode_membership
 from clustor.raft.types import ReplicaId
 
 
@@ -30,7 +30,7 @@ class StoppedReplica:
     problem: LogError | None = None  # what is wrong behind the entries that could be read
 
 
-def committed_index(replicas: Mapping[ReplicaId, StoppedReplica], config: Configuration) -> int:
+def committed_index(replicas: Mapping[ReplicaId, StoppedReplica], config: Membership) -> int:
     """Return the highest index that is certainly committed, 0 where none is.
 
     `config` is the newest in the longest log: it holds from the moment it is there.
@@ -68,7 +68,7 @@ def longest(replicas: Mapping[ReplicaId, StoppedReplica]) -> ReplicaId:
     return max(replicas, key=rank)
 
 
-def newest_configuration(hard: HardState, entries: Iterable[Entry]) -> Configuration:
+def newest_configuration(hard: HardState, entries: Iterable[Entry]) -> Membership:
     """Return who votes after the entries of a log, as a replica that opens it would decide."""
     config, index = hard.membership, hard.membership_index
     for entry in entries:

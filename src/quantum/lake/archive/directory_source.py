@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clustor.log import KeyRing, LogReader
 from clustor.log.errors import AuthenticationFailed, KeyUnavailable
+from clustor.log.keys import KeyRing
 from clustor.log.logmap import LogMap
-from clustor.log.reader import read_entries
+from clustor.log.reader import LogReader, read_entries
 from clustor.log.types import Entry, PartitionId
 from clustor.raft.hard_state import HardState
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.types import ReplicaId
 from clustor.replica.documents import read_hard_state
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
@@ -27,7 +27,7 @@ from clustor.runtime.development import node_directory
 from clustor.runtime.disk import DirectoryStorage
 from clustor.snapshot.catalog import open_catalog, read_content
 from clustor.snapshot.types import SnapshotKind
-from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
+from quantum.archive.types import Bounds, IndexRange, LogPiece, PrgId, SnapshotRef
 from quantum.lake.archive.committed import (
     StoppedReplica,
     committed_index,
@@ -193,7 +193,7 @@ class DirectorySource:
         found: dict[ReplicaId, tuple[str, StoppedReplica]],
         replicas: dict[ReplicaId, StoppedReplica],
         ring: KeyRing,
-    ) -> Configuration:
+    ) -> Membership:
         """Read who votes; of a partition that never had more than one member it is known."""
         state, stopped = found[longest(replicas)]
         hard, entries = stopped.hard, stopped.entries
@@ -204,14 +204,14 @@ class DirectorySource:
             changes = read_entries(storage, ring, entries, first, entries.last_index)
             return newest_configuration(hard, changes)
 
-    def _pieces(self, prg: PrgId, opened: _Opened) -> Iterator[Piece]:
+    def _pieces(self, prg: PrgId, opened: _Opened) -> Iterator[LogPiece]:
         with self._storage(opened.state), in_readers_words(prg):
             for extent in opened.entries.extents:
                 last = min(extent.last_index, opened.last)
                 start = extent.offsets[0]
                 size = (extent.end_offset if extent.end_offset > 0 else extent.offsets[-1]) - start
                 if extent.first_index <= last:
-                    yield Piece(extent.first_index, last, max(size, 1))
+                    yield LogPiece(extent.first_index, last, max(size, 1))
 
     @contextmanager
     def _storage(self, state: str) -> Iterator[DirectoryStorage]:

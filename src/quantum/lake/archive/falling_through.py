@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from clustor.log.types import Entry
-from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
+from quantum.archive.types import Bounds, IndexRange, LogPiece, PrgId, SnapshotRef
 from quantum.lake.archive.source import LogSource
 from quantum.lake.errors import BadAddress, LogGone, SourceUnreachable
 from quantum.tenants.broker_file import TenantEntry
@@ -106,7 +106,7 @@ def _away(prg: PrgId, index: int) -> SourceUnreachable:
     )
 
 
-def _cut(piece: Piece, last: int) -> Piece:
+def _cut(piece: LogPiece, last: int) -> LogPiece:
     """Return a piece without what lies behind `last`, with its share of the bytes."""
     if piece.last <= last:
         return piece

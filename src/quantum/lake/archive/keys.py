@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from clustor.log import KeyRing
 from clustor.log.errors import ChecksumMismatch, KeyUnavailable, UnsupportedFormat
 from clustor.log.keyfile import decode_keyring, open_keyring, parse_kek
+from clustor.log.keys import KeyRing
 from clustor.runtime.keys.store import KEYRING_FILE, find_keyring, load_keyring
+from quantum.archive.feed_page import key_name
 from quantum.archive.types import PrgId
 from quantum.lake.errors import WrongKey
-from quantum.node.feed_page import key_name
 
 RING_SUFFIX = "_KEYRING"
 KEK_SUFFIX = "_KEK"

@@ -14,11 +14,11 @@ from quantum.archive.objects import Objects, open_objects
 from quantum.archive.records import GapRow, SegmentRow
 from quantum.archive.segments import read_row
 from quantum.archive.snapshots import read_snapshot
-from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
+from quantum.archive.types import Bounds, IndexRange, LogPiece, PrgId, SnapshotRef
 from quantum.lake.archive.keys import KeyProvider
 from quantum.lake.archive.translating import in_readers_words, naming_the_entry
 from quantum.lake.errors import BadAddress, LogGone
-from quantum.tenants.broker_file import Ring, TenantEntry
+from quantum.tenants.broker_file import TenantEntry, TenantRing
 
 _ROWS_SENT_MAX: Final = 1_000
 
@@ -110,7 +110,7 @@ class ArchiveSource:
             numbers.prgs,
             numbers.queue_messages_max,
             numbers.queue_bytes_max,
-            tuple(Ring(count) for count in numbers.rings),
+            tuple(TenantRing(count) for count in numbers.rings),
             numbers.dedupe_horizon_seconds,
         )
 
@@ -123,13 +123,13 @@ class ArchiveSource:
         return listing
 
 
-def _pieces(row: SegmentRow) -> Iterator[Piece]:
+def _pieces(row: SegmentRow) -> Iterator[LogPiece]:
     """Cut a segment at its marks: each piece can be read without what is before it."""
     marks = [mark for extent in row.extents for mark in extent.marks]
     ends = [*marks[1:], (row.last + 1, row.extents[-1].end_offset)]
     for (first, start), (following, end) in zip(marks, ends, strict=True):
         if following > row.first:
-            yield Piece(
+            yield LogPiece(
                 max(first, row.first),
                 following - 1,
                 max(1, end - start),

@@ -16,7 +16,7 @@ from clustor.log.errors import (
 from clustor.log.types import Entry
 from clustor.replica.errors import ReplicaError
 from clustor.runtime.errors import NodeError
-from clustor.snapshot.errors import SnapshotError
+from clustor.snapshot.errors import SnapshotFailure
 from quantum.archive.errors import (
     ArchiveDamaged,
     ArchiveError,
@@ -44,7 +44,7 @@ def in_readers_words(prg: PrgId | None = None, index: int | None = None) -> Iter
         yield
     except LakeError:
         raise
-    except (LogError, SnapshotError, ReplicaError, ArchiveError, NodeError, OSError) as error:
+    except (LogError, SnapshotFailure, ReplicaError, ArchiveError, NodeError, OSError) as error:
         raise translated(error, prg, index) from error
 
 
@@ -69,7 +69,7 @@ def translated(error: Exception, prg: PrgId | None, index: int | None) -> LakeEr
         ):
             facts = {name: facts[name] for name in facts if name not in ("first", "last")}
             return LogGone(reason, prg=prg, first=at, last=at, **facts)
-        case CorruptLog() | SnapshotError() | ArchiveDamaged() | ReplicaError():
+        case CorruptLog() | SnapshotFailure() | ArchiveDamaged() | ReplicaError():
             return DamagedBlock(reason, prg=prg, index=index, **facts)
         case NodeError() | ArchiveMisuse() | FileNotFoundError() | NotADirectoryError():
             return BadAddress(reason, prg=prg, **facts)

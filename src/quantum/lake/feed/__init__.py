@@ -1,5 +1,1 @@
 """The live feed: a running cluster's committed entries, page by page, from any of its nodes."""
-
-from quantum.lake.feed.client import ClusterSource
-
-__all__ = ["ClusterSource"]

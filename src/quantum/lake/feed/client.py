@@ -11,11 +11,13 @@ from itertools import pairwise
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
-from clustor.log import KeyRing
+from clustor.log.keys import KeyRing
 from clustor.log.types import Entry, PartitionId
 from clustor.runtime.admin.caller import CredentialsUnusable, DoorRefused, open_http
 from clustor.runtime.peers.transport import Address
-from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
+from clustor.wall_clock import wall_clock_ms
+from quantum.archive.feed_page import PAGE_BYTES_DEFAULT, FeedRequest, PageHead, decode_page, prove
+from quantum.archive.types import Bounds, IndexRange, LogPiece, PrgId, SnapshotRef
 from quantum.lake.archive.keys import KeyProvider, given_by
 from quantum.lake.archive.translating import in_readers_words
 from quantum.lake.errors import (
@@ -26,8 +28,7 @@ from quantum.lake.errors import (
     SourceUnreachable,
     while_reading,
 )
-from quantum.node.feed_page import PAGE_BYTES_DEFAULT, FeedRequest, PageHead, decode_page, prove
-from quantum.tenants.broker_file import Ring, TenantEntry
+from quantum.tenants.broker_file import TenantEntry, TenantRing
 
 _AWAY: Final = "a node does not answer"
 _PIECE_BYTES: Final = 8 << 20
@@ -90,7 +91,7 @@ class ClusterSource:
         for row in self._directory():
             if row["tenant"] == tenant and "prgs" in row:
                 queue = (int(row["queue_messages_max"]), int(row["queue_bytes_max"]))
-                rings = tuple(Ring(int(count)) for count in row.get("rings", ()))
+                rings = tuple(TenantRing(int(count)) for count in row.get("rings", ()))
                 horizon = int(row["dedupe_horizon_seconds"])
                 return TenantEntry(tenant, int(row["prgs"]), *queue, rings, horizon)
         return None
@@ -157,7 +158,7 @@ class ClusterSource:
         partition: PartitionId,
         bytes_max: int = PAGE_BYTES_DEFAULT,
     ) -> tuple[int, bytes]:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_clock_ms()
         request = FeedRequest(prg.tenant, prg.number, index, bytes_max, now_ms)
         query = {
             "from": index,
@@ -283,7 +284,7 @@ def _check(head: PageHead, prg: PrgId, index: int) -> None:
         raise SourceUnreachable("a node answered another question", prg=prg, index=index)
 
 
-def _pieces(first: int, last: int, size: int) -> Iterator[Piece]:
+def _pieces(first: int, last: int, size: int) -> Iterator[LogPiece]:
     """Cut a log into stretches of about equal size: a feed knows no better."""
     count = last - first + 1
     if count <= 0:
@@ -291,4 +292,4 @@ def _pieces(first: int, last: int, size: int) -> Iterator[Piece]:
     parts = max(1, min(count, size // _PIECE_BYTES))
     edges = [first + count * nth // parts for nth in range(parts + 1)]
     for start, end in pairwise(edges):
-        yield Piece(start, end - 1, max(1, size // parts))
+        yield LogPiece(start, end - 1, max(1, size // parts))

@@ -1,8 +1,8 @@
 """The lake's jobs, for a notebook by one import: each is what `quantum lake JOB` runs."""
 
-from quantum.lake.jobs.audit import Audited, Question, audit, audit_frame
+from quantum.lake.jobs.audit import Audited, EventQuestion, audit
 from quantum.lake.jobs.backfill import Backfilled, backfill
-from quantum.lake.jobs.compact import Compacted, clean, compact
+from quantum.lake.jobs.compact import CompactedFiles, clean, compact
 from quantum.lake.jobs.delta import mirror_to_delta
 from quantum.lake.jobs.errors import (
     BadResume,
@@ -19,8 +19,8 @@ from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.reading import read_dead_letters, read_table, read_view
 from quantum.lake.jobs.replay import (
     Divergence,
-    Moment,
-    Replayed,
+    ReplayedPartition,
+    ReplayLimit,
     find_divergences,
     replay,
     state_at,
@@ -31,7 +31,7 @@ from quantum.lake.jobs.runner import InlineRunner, Runner, SparkRunner
 from quantum.lake.jobs.simulate import Fleet, Simulated, loads_of, simulate
 from quantum.lake.jobs.state_tables import write_state
 from quantum.lake.jobs.usage import UsageLimits, breaches, read_limits, usage, usage_of_tenants
-from quantum.lake.jobs.verify import Verdict, verify
+from quantum.lake.jobs.verify import TableVerdict, verify
 from quantum.lake.jobs.views import View, read_views
 
 __all__ = [
@@ -39,18 +39,18 @@ __all__ = [
     "Backfilled",
     "BadResume",
     "BadView",
-    "Compacted",
+    "CompactedFiles",
     "Divergence",
+    "EventQuestion",
     "Fleet",
     "IngestReport",
     "IngestSettings",
     "InlineRunner",
     "JobError",
-    "Moment",
     "PackageMissing",
     "Progress",
-    "Question",
-    "Replayed",
+    "ReplayLimit",
+    "ReplayedPartition",
     "ResumingRunner",
     "Runner",
     "Simulated",
@@ -59,11 +59,10 @@ __all__ = [
     "StateTaken",
     "StateUnknown",
     "Step",
+    "TableVerdict",
     "UsageLimits",
-    "Verdict",
     "View",
     "audit",
-    "audit_frame",
     "backfill",
     "breaches",
     "clean",

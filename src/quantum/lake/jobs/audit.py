@@ -23,9 +23,9 @@ from clustor.security import (
     Anchor,
     AuditReader,
     AuditUnreadable,
-    Batch,
     BatchVerdict,
     EventLine,
+    SealedLines,
     TrustedKey,
     TrustedKeys,
     decode_line,
@@ -41,7 +41,7 @@ from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.runner import Runner, runner_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 JOB: Final = "audit"
 CHUNK_BYTES: Final = 4 << 20
@@ -53,7 +53,7 @@ EVENTS_DDL: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EventQuestion:
     """Which events are asked for; an empty text asks for nothing."""
 
     who: str = ""
@@ -95,7 +95,7 @@ def audit(
     *,
     spark: SparkSession | Runner | None = None,
     keys: str | None = None,
-    question: Question | None = None,
+    question: EventQuestion | None = None,
     progress: Progress = silence,
 ) -> tuple[list[Audited], list[dict[str, Any]]]:
     """Verify logs and answer a question about them.
@@ -115,18 +115,8 @@ def audit(
     return audited, events
 
 
-def audit_frame(
-    spark: SparkSession, directories: Sequence[str], *, keys: str | None = None
-) -> DataFrame:
-    """Return all events of verified logs, for SQL. Raises like `audit`."""
-    _, events = audit(directories, spark=spark, keys=keys, question=Question())
-    columns = [column.split()[0] for column in EVENTS_DDL.split(", ")]
-    rows = [tuple(row[column] for column in columns) for row in events]
-    return spark.createDataFrame(rows, EVENTS_DDL)
-
-
 def _audit_log(
-    name: str, runner: Runner, keys: str | None, question: Question | None
+    name: str, runner: Runner, keys: str | None, question: EventQuestion | None
 ) -> tuple[Audited, list[dict[str, Any]]]:
     directory = _log_directory(Path(name))
     try:
@@ -151,8 +141,8 @@ def _audit_log(
         storage.close()
 
 
-def _waves(found: Iterator[list[Batch]]) -> Iterator[list[list[Batch]]]:
-    wave: list[list[Batch]] = []
+def _waves(found: Iterator[list[SealedLines]]) -> Iterator[list[list[SealedLines]]]:
+    wave: list[list[SealedLines]] = []
     for chunk in found:
         wave.append(chunk)
         if len(wave) >= _WAVE:
@@ -162,9 +152,11 @@ def _waves(found: Iterator[list[Batch]]) -> Iterator[list[list[Batch]]]:
         yield wave
 
 
-def chunks(batches: Iterator[Batch], chunk_bytes: int = CHUNK_BYTES) -> Iterator[list[Batch]]:
+def chunks(
+    batches: Iterator[SealedLines], chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[list[SealedLines]]:
     """Group batches into pieces that are worth a task."""
-    chunk: list[Batch] = []
+    chunk: list[SealedLines] = []
     size = 0
     for batch in batches:
         chunk.append(batch)
@@ -190,7 +182,10 @@ def _trust(keys: tuple[PublicKeyEntry, ...]) -> TrustedKeys:
 
 
 def verify_chunk(
-    keys: tuple[PublicKeyEntry, ...], question: Question | None, log: str, chunk: list[Batch]
+    keys: tuple[PublicKeyEntry, ...],
+    question: EventQuestion | None,
+    log: str,
+    chunk: list[SealedLines],
 ) -> tuple[list[BatchVerdict], list[dict[str, Any]]]:
     """Verify batches, each by itself, and pick their events. Runs where Spark says."""
     trusted = _trust(keys)
@@ -209,7 +204,7 @@ def verify_chunk(
     return verdicts, events
 
 
-def _events(batch: Batch) -> Iterator[EventLine]:
+def _events(batch: SealedLines) -> Iterator[EventLine]:
     for raw in batch.lines:
         line = decode_line(raw)
         if isinstance(line, EventLine):

@@ -9,7 +9,6 @@ had under the old one are replaced, and so are its dead letters.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clustor.wall_clock import wall_clock_ms
 from quantum.archive.types import PrgId
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.reading import table_state
@@ -29,12 +29,12 @@ from quantum.lake.table import (
     DataFile,
     FileGone,
     FileKind,
-    Operation,
-    Proposal,
     StreamName,
     Table,
+    TableOperation,
     TableState,
     TableStore,
+    VersionProposal,
     digest_of,
     rewritten_name,
     uncovered,
@@ -151,15 +151,15 @@ def _write(
     gone = {file.path for each in missing for file in (*each.replaced, *each.dead)}
     views = tuple({each.view.name: each.view for each in missing}.values())
     table.commit(
-        Proposal(
-            Operation.BACKFILL,
+        VersionProposal(
+            TableOperation.BACKFILL,
             state.schema_version,
             add=tuple(made),
             remove=tuple(sorted(gone)),
             base=int(state.version),
             views=digests_of(views),
         ),
-        at_ms=time.time_ns() // 1_000_000,
+        at_ms=wall_clock_ms(),
     )
     done = Backfilled(
         sum(file.rows for file in made if file.kind == FileKind.TYPED),

@@ -7,7 +7,6 @@ never meets an `ingest` half way; the loser's work is thrown away and done again
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from clustor.wall_clock import wall_clock_ms
 from quantum.archive.types import PrgId
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.reading import table_state
@@ -25,11 +25,11 @@ from quantum.lake.table import (
     DataFile,
     FileGone,
     FileKind,
-    Operation,
-    Proposal,
     TableDamaged,
+    TableOperation,
     TableState,
     TableStore,
+    VersionProposal,
     plan_cleaning,
     rewritten_name,
 )
@@ -43,7 +43,7 @@ _KINDS: Final = (FileKind.ROWS, FileKind.DEAD, FileKind.TYPED)
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactedFiles:
     """What became of how many files."""
 
     files_before: int
@@ -59,7 +59,7 @@ def compact(
     file_bytes: int = FILE_BYTES_MAX,
     files_min: int = FILES_MIN,
     progress: Progress = silence,
-) -> Compacted:
+) -> CompactedFiles:
     """Rewrite what is small. Gives up quietly where another writer was quicker."""
     opened, state = table_state(table)
     groups = plan_compaction(state, file_bytes=file_bytes, files_min=files_min)
@@ -67,22 +67,22 @@ def compact(
     made = [file for files in runner_of(spark).run(work, groups) for file in files]
     before = [file for group in groups for file in group]
     if not made:
-        return Compacted(0, 0, 0)
-    proposal = Proposal(
-        Operation.COMPACT,
+        return CompactedFiles(0, 0, 0)
+    proposal = VersionProposal(
+        TableOperation.COMPACT,
         state.schema_version,
         add=tuple(made),
         remove=tuple(file.path for file in before),
         base=int(state.version),
     )
     try:
-        opened.commit(proposal, at_ms=time.time_ns() // 1_000_000)
+        opened.commit(proposal, at_ms=wall_clock_ms())
     except FileGone:
         progress(Step(JOB, "another writer was quicker: nothing was changed"))
-        return Compacted(0, 0, 0)
+        return CompactedFiles(0, 0, 0)
     rows = sum(file.rows for file in made)
     progress(Step(JOB, f"{len(before)} files became {len(made)}, with {rows} rows as before"))
-    return Compacted(len(before), len(made), rows)
+    return CompactedFiles(len(before), len(made), rows)
 
 
 def plan_compaction(
@@ -138,7 +138,7 @@ def clean(table: str | TableStore, *, grace_ms: int = GRACE_MS, dry: bool = Fals
     opened, _ = table_state(table)
     stored = [each for each in opened.store.names("") if "_quantum_log" not in each.name]
     state = opened.refresh()  # after the listing: see `plan_cleaning`
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     names = plan_cleaning(state, opened.history(), stored, now_ms=now_ms, grace_ms=grace_ms)
     if not dry:
         for name in names:

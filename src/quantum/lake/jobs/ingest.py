@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from clustor.wall_clock import wall_clock_ms
 from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource
 from quantum.lake.columns import gap_row
@@ -33,21 +34,21 @@ from quantum.lake.jobs.sources import open_logs
 from quantum.lake.jobs.views import View, ViewWriter, checked
 from quantum.lake.judging import ReplayJudge
 from quantum.lake.offsets import Offsets
-from quantum.lake.planner import Cutting, Limits, Offer, OnGap, Task, admit, cut, up_to
+from quantum.lake.planner import BatchLimits, Cutting, Offer, OnGap, Task, admit, cut, up_to
 from quantum.lake.reader import confirm_gone
 from quantum.lake.schema import NAMES, SCHEMA_VERSION, check_version
 from quantum.lake.table import (
     EMPTY_ROOT,
     DataFile,
     FileKind,
-    Operation,
-    Proposal,
-    Range,
+    OffsetRange,
     RangeTaken,
     StreamName,
     Table,
+    TableOperation,
     TableState,
     TableStore,
+    VersionProposal,
     digest_of,
     ingested_name,
     open_store,
@@ -69,7 +70,7 @@ FAILURES_MAX: Final = 60
 class IngestSettings:
     """How a table is filled."""
 
-    limits: Limits = Limits(bytes=1 << 30)
+    limits: BatchLimits = BatchLimits(bytes=1 << 30)
     cutting: Cutting = Cutting()
     on_gap: OnGap = OnGap.FAIL
     from_earliest: bool = False
@@ -81,7 +82,7 @@ class IngestSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFiles:
     """What a task wrote: files that count when a commit names them."""
 
     prg: PrgId
@@ -106,7 +107,7 @@ class IngestReport:
 class _Batch:
     source: LogSource
     tasks: tuple[Task, ...]
-    ranges: dict[StreamName, Range]
+    ranges: dict[StreamName, OffsetRange]
     states: dict[PrgId, DataFile]
     version: int
 
@@ -133,7 +134,7 @@ def ingest(
     views = checked(settings.views)
     runner = runner_of(spark)
     store = open_store(table) if isinstance(table, str) else table
-    opened = Table.open_or_create(store, schema_version=SCHEMA_VERSION, at_ms=_now_ms())
+    opened = Table.open_or_create(store, schema_version=SCHEMA_VERSION, at_ms=wall_clock_ms())
     check_version(opened.state.schema_version)
     opened.show()
     report, failures = IngestReport(), 0
@@ -181,7 +182,7 @@ def _one_batch(  # noqa: PLR0917
     )
     proposal = proposal_of(table.state, batch.ranges, written, digests_of(settings.views))
     try:
-        commit = table.commit(proposal, at_ms=_now_ms())
+        commit = table.commit(proposal, at_ms=wall_clock_ms())
     except RangeTaken as taken:
         report.taken_by_others += 1
         progress(Step(JOB, f"another driver was quicker: {taken}"))
@@ -253,7 +254,9 @@ def plan_batch(
                 hint="an archive with snapshots knows it; --loose takes rows without knowing",
             )
     moved = {
-        stream_of(prg): Range(start[prg] + 1, end[prg]) for prg in end if end[prg] > start[prg]
+        stream_of(prg): OffsetRange(start[prg] + 1, end[prg])
+        for prg in end
+        if end[prg] > start[prg]
     }
     return _Batch(source, tasks, moved, states, state.schema_version)
 
@@ -265,14 +268,14 @@ def write_task(  # noqa: PLR0917
     states: dict[PrgId, DataFile],
     version: int,
     named: tuple[Task, bool],
-) -> Written:
+) -> WrittenFiles:
     """Write the rows of one task to files that no commit names yet. Runs where Spark says."""
     task, is_last = named
     sink = RowSink(store, task.prg)
     if task.is_gap:
         confirm_gone(source, task)
         sink.write(gap_row(task.prg, task.first, task.last, NAMES, version))
-        return Written(task.prg, 1, tuple(sink.finish()))
+        return WrittenFiles(task.prg, 1, tuple(sink.finish()))
     views = ViewWriter(store, task.prg, settings.views)
     with while_reading(task.prg, task.first):
         judge = judge_of(source, task, kept_machine(store, states.get(task.prg), task.anchor))
@@ -283,9 +286,9 @@ def write_task(  # noqa: PLR0917
         rows += batch.num_rows
     files = (*sink.finish(), *views.finish())
     if not is_last or not isinstance(judge, ReplayJudge):
-        return Written(task.prg, rows, files)
+        return WrittenFiles(task.prg, rows, files)
     kept = _keep(store, task, judge, settings.state_bytes_max)
-    return Written(task.prg, rows, files, judge.digest().hex(), kept)
+    return WrittenFiles(task.prg, rows, files, judge.digest().hex(), kept)
 
 
 def _keep(store: TableStore, task: Task, machine: ReplayJudge, bytes_max: int) -> DataFile | None:
@@ -314,10 +317,10 @@ def _keep(store: TableStore, task: Task, machine: ReplayJudge, bytes_max: int) -
 
 def proposal_of(
     state: TableState,
-    ranges: dict[StreamName, Range],
-    written: Sequence[Written],
+    ranges: dict[StreamName, OffsetRange],
+    written: Sequence[WrittenFiles],
     views: dict[str, str] | None = None,
-) -> Proposal:
+) -> VersionProposal:
     """Make one commit of what all tasks wrote."""
     files = [file for each in written for file in each.files]
     kept = [each.state for each in written if each.state is not None]
@@ -327,8 +330,8 @@ def proposal_of(
         if file.kind == FileKind.STATE and file.stream in ranges
     ]
     digests = {stream_of(each.prg): each.digest for each in written if each.digest}
-    return Proposal(
-        Operation.INGEST,
+    return VersionProposal(
+        TableOperation.INGEST,
         state.schema_version,
         ranges,
         digests,
@@ -336,10 +339,6 @@ def proposal_of(
         tuple(old),
         views=views or {},
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 __all__ = ["IngestReport", "IngestSettings", "ingest", "plan_batch", "write_task"]

@@ -34,7 +34,7 @@ JOB: Final = "replay"
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ReplayLimit:
     """Up to where a log is applied: an index, a time, both or neither (then all of it)."""
 
     index: int | None = None
@@ -42,7 +42,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedPartition:
     """What a partition's log makes of it."""
 
     prg: str
@@ -72,10 +72,10 @@ def replay(
     spark: SparkSession | Runner | None = None,
     keys: str | KeyProvider = "directory",
     broker: str | None = None,
-    at: Moment = Moment(),  # noqa: B008  # a frozen value
+    at: ReplayLimit = ReplayLimit(),  # noqa: B008  # a frozen value
     indexes: Mapping[str, int] | None = None,
     progress: Progress = silence,
-) -> list[Replayed]:
+) -> list[ReplayedPartition]:
     """Apply every log again; `indexes` gives some partitions an index of their own.
 
     Raises LakeError where something cannot be read or believed.
@@ -86,9 +86,9 @@ def replay(
         with while_reading(prg, 1):
             source.bounds(prg)  # so that what it learns travels with it
     wanted = indexes or {}
-    moments = [(prg, Moment(wanted.get(str(prg), at.index), at.until_ms)) for prg in prgs]
+    moments = [(prg, ReplayLimit(wanted.get(str(prg), at.index), at.until_ms)) for prg in prgs]
     runner = runner_of(spark)
-    found: list[Replayed] = []
+    found: list[ReplayedPartition] = []
     wave = 64
     for begin in range(0, len(moments), wave):
         found += runner.run(partial(replay_partition, source), moments[begin : begin + wave])
@@ -97,12 +97,12 @@ def replay(
     return found
 
 
-def replay_partition(source: LogSource, wanted: tuple[PrgId, Moment]) -> Replayed:
+def replay_partition(source: LogSource, wanted: tuple[PrgId, ReplayLimit]) -> ReplayedPartition:
     """Replay one partition. Runs where Spark says."""
     prg, at = wanted
     machine, snapshot_index, index = machine_of(source, prg, at)
     state = machine.state
-    return Replayed(
+    return ReplayedPartition(
         str(prg),
         snapshot_index,
         index,
@@ -113,7 +113,7 @@ def replay_partition(source: LogSource, wanted: tuple[PrgId, Moment]) -> Replaye
     )
 
 
-def machine_of(source: LogSource, prg: PrgId, at: Moment) -> tuple[ReplayJudge, int, int]:
+def machine_of(source: LogSource, prg: PrgId, at: ReplayLimit) -> tuple[ReplayJudge, int, int]:
     """Return the broker at a moment, the snapshot it began with, and the last index applied."""
     offer = offer_of(source, prg)
     last = offer.bounds.last if at.index is None else at.index
@@ -137,7 +137,7 @@ def machine_of(source: LogSource, prg: PrgId, at: Moment) -> tuple[ReplayJudge, 
 
 
 def compare_digests(
-    ours: list[Replayed], theirs: Mapping[str, tuple[int, str]]
+    ours: list[ReplayedPartition], theirs: Mapping[str, tuple[int, str]]
 ) -> list[Divergence]:
     """Name the partitions whose digest at the same index is another one elsewhere."""
     found: list[Divergence] = []
@@ -148,7 +148,7 @@ def compare_digests(
     return found
 
 
-def uncompared(ours: list[Replayed], theirs: Mapping[str, tuple[int, str]]) -> list[str]:
+def uncompared(ours: list[ReplayedPartition], theirs: Mapping[str, tuple[int, str]]) -> list[str]:
     """Name the partitions that are there, and not here at the same index: nothing is known."""
     here = {(each.prg, each.index) for each in ours}
     return sorted(prg for prg, (index, _) in theirs.items() if (prg, index) not in here)
@@ -221,7 +221,7 @@ def fingerprint(source: LogSource, prg: PrgId, start: int, index: int) -> str:
     The chain of entries is in it, because a state can become equal again (a retained message that
     is overwritten), and a chain cannot.
     """
-    machine, _, _ = machine_of(source, prg, Moment(index=index))
+    machine, _, _ = machine_of(source, prg, ReplayLimit(index=index))
     chain = blake3(machine.digest())
     if start < index:
         for entry in source.entries(IndexRange(prg, start + 1, index)):
@@ -234,7 +234,7 @@ def fingerprint(source: LogSource, prg: PrgId, start: int, index: int) -> str:
 
 
 def state_rows(
-    source: LogSource, at: Moment, prg: PrgId
+    source: LogSource, at: ReplayLimit, prg: PrgId
 ) -> tuple[int, dict[str, list[dict[str, Any]]]]:
     """Return the sessions, subscriptions, retained messages and queues of a partition, and when."""
     machine, _, index = machine_of(source, prg, at)
@@ -301,7 +301,7 @@ def state_at(
     spark: SparkSession | Runner | None = None,
     keys: str | KeyProvider = "directory",
     broker: str | None = None,
-    at: Moment = Moment(),  # noqa: B008  # a frozen value
+    at: ReplayLimit = ReplayLimit(),  # noqa: B008  # a frozen value
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the state of all partitions at a moment, as rows of `STATE_TABLES`."""
     source = open_logs(where, keys, broker)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource
 from quantum.lake.jobs.errors import StateTaken
-from quantum.lake.jobs.replay import STATE_TABLES, Moment, state_rows
+from quantum.lake.jobs.replay import STATE_TABLES, ReplayLimit, state_rows
 from quantum.lake.jobs.runner import Runner, runner_of
 from quantum.lake.jobs.sources import open_logs
 from quantum.lake.table import TableStore, open_store
@@ -42,7 +42,7 @@ def write_state(
     spark: SparkSession | Runner | None = None,
     keys: str | KeyProvider = "directory",
     broker: str | None = None,
-    at: Moment = Moment(),  # noqa: B008  # a frozen value
+    at: ReplayLimit = ReplayLimit(),  # noqa: B008  # a frozen value
 ) -> dict[str, int]:
     """Write the state of all partitions below `target`, a directory for each table.
 
@@ -63,7 +63,9 @@ def write_state(
     return totals
 
 
-def write_partition(source: LogSource, store: TableStore, at: Moment, prg: PrgId) -> dict[str, int]:
+def write_partition(
+    source: LogSource, store: TableStore, at: ReplayLimit, prg: PrgId
+) -> dict[str, int]:
     """Write one partition's state. Runs where Spark says; a second attempt finds its files."""
     counts: dict[str, int] = {}
     index, tables = state_rows(source, at, prg)

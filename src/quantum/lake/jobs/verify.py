@@ -39,7 +39,7 @@ from quantum.lake.table import (
     DataFile,
     FileKind,
     MerkleTree,
-    Range,
+    OffsetRange,
     TableState,
     TableStore,
     digest_of,
@@ -59,7 +59,7 @@ Row: TypeAlias = "tuple[Place, bytes]"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TableFinding:
     """One thing that is not as it should be."""
 
     kind: str  # missing, extra, different, file, state, stray
@@ -81,7 +81,7 @@ class PrgVerdict:
     missing: int = 0
     extra: int = 0
     different: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[TableFinding] = field(default_factory=list)
     uncompared: list[tuple[int, int]] = field(default_factory=list)
     """Offsets of the table that the source cannot judge any more."""
     behind_entries: int = 0
@@ -93,7 +93,7 @@ class PrgVerdict:
 
     def found(self, kind: str, place: Place, sentence: str) -> None:
         if len(self.findings) < FINDINGS_MAX:
-            self.findings.append(Finding(kind, self.prg, *place, sentence))
+            self.findings.append(TableFinding(kind, self.prg, *place, sentence))
 
     @property
     def is_equal(self) -> bool:
@@ -106,12 +106,12 @@ class PrgVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TableVerdict:
     """What `verify` says of a table."""
 
     version: int
     partitions: tuple[PrgVerdict, ...]
-    strays: tuple[Finding, ...]
+    strays: tuple[TableFinding, ...]
     root: str
 
     @property
@@ -144,7 +144,7 @@ def verify(
     broker: str | None = None,
     version: int | None = None,
     progress: Progress = silence,
-) -> Verdict:
+) -> TableVerdict:
     """Compare a table with its logs. Raises LakeError, and TableError where there is no table."""
     runner = runner_of(spark)
     opened, state = table_state(table, version)
@@ -163,7 +163,7 @@ def verify(
         progress(Step(JOB, sentence, len(verdicts), len(streams)))
     strays = tuple(find_strays(opened.store, state)) if version is None else ()
     roots = {each.prg: bytes.fromhex(each.root_log) for each in verdicts if each.is_covered}
-    return Verdict(int(state.version), tuple(verdicts), strays, root_of_streams(roots).hex())
+    return TableVerdict(int(state.version), tuple(verdicts), strays, root_of_streams(roots).hex())
 
 
 def verify_partition(
@@ -212,7 +212,7 @@ def _count_behind(
         verdict.behind_rows += sum(batch.num_rows for batch in batches)
 
 
-def _tasks(source: LogSource, prg: PrgId, covered: Range, verdict: PrgVerdict) -> list[Task]:
+def _tasks(source: LogSource, prg: PrgId, covered: OffsetRange, verdict: PrgVerdict) -> list[Task]:
     """Plan the reading of what the table covers; note what the source cannot judge any more."""
     with while_reading(prg, covered.first):
         offer = offer_of(source, prg)
@@ -331,7 +331,7 @@ def compare(
             right = next(table, None)
 
 
-def find_strays(store: TableStore, state: TableState) -> Iterator[Finding]:
+def find_strays(store: TableStore, state: TableState) -> Iterator[TableFinding]:
     """Find files that plain readers see although no version names them."""
     known = {f"{file.place}/{file.path.rpartition('/')[2]}": file for file in state.files.values()}
     digests = {file.digest: file.path for file in state.files.values()}
@@ -341,4 +341,4 @@ def find_strays(store: TableStore, state: TableState) -> Iterator[Finding]:
             continue
         original = digests.get(digest_of(store.read(each.name)))
         what = f"a copy of {original}" if original else "not of this table"
-        yield Finding("stray", "", 0, 0, f"{each.name} is {what}: plain readers see its rows")
+        yield TableFinding("stray", "", 0, 0, f"{each.name} is {what}: plain readers see its rows")

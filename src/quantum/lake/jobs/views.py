@@ -222,10 +222,6 @@ _DEAD_SCHEMA: Final = pa.schema(
 )
 
 
-def dead_schema() -> pa.Schema:
-    return _DEAD_SCHEMA
-
-
 def view_schema(view: View) -> pa.Schema:
     """Return the columns of a view: where the message is, then its fields."""
     fields = [_DEAD_SCHEMA.field(name) for name in _PLACE]

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
+from quantum.archive.objects import StoredObject
 from quantum.lake.table.commits import TableState
 from quantum.lake.table.naming import Ingested, Rewritten, parse_name
-from quantum.lake.table.store import Stored
 from quantum.lake.table.types import Commit
 
 GRACE_MS: Final = 24 * 3_600_000
@@ -22,7 +22,7 @@ GRACE_MS: Final = 24 * 3_600_000
 def plan_cleaning(
     state: TableState,
     history: Iterable[Commit],
-    stored: Iterable[Stored],
+    stored: Iterable[StoredObject],
     *,
     now_ms: int,
     grace_ms: int = GRACE_MS,

@@ -31,11 +31,11 @@ from quantum.lake.table.types import (
     Commit,
     DataFile,
     FileKind,
-    Operation,
-    Proposal,
-    Range,
+    OffsetRange,
     StreamName,
+    TableOperation,
     Version,
+    VersionProposal,
 )
 
 _OF_VIEWS: Final = (FileKind.TYPED, FileKind.DEAD)
@@ -49,7 +49,7 @@ class TableState:
     head: str = NO_HEAD
     """BLAKE3 of the commit of this version."""
     schema_version: int = 0
-    ranges: dict[StreamName, Range] = field(default_factory=dict)
+    ranges: dict[StreamName, OffsetRange] = field(default_factory=dict)
     digests: dict[StreamName, str] = field(default_factory=dict)
     files: dict[str, DataFile] = field(default_factory=dict)
     views: Coverages = field(default_factory=dict)
@@ -102,7 +102,7 @@ def digest_of(data: bytes) -> str:
     return blake3(data).hexdigest()
 
 
-def plan_commit(state: TableState, proposal: Proposal, *, writer: str, at_ms: int) -> Commit:
+def plan_commit(state: TableState, proposal: VersionProposal, *, writer: str, at_ms: int) -> Commit:
     """Make the commit that turns `state` into what is proposed.
 
     Raises RangeTaken, RangeGap, FileGone where the table has moved on, and TableMisuse for a
@@ -127,7 +127,7 @@ def plan_commit(state: TableState, proposal: Proposal, *, writer: str, at_ms: in
     )
 
 
-def _check_ranges(state: TableState, ranges: dict[StreamName, Range]) -> None:
+def _check_ranges(state: TableState, ranges: dict[StreamName, OffsetRange]) -> None:
     for stream, wanted in ranges.items():
         following = state.next_offset(stream)
         if wanted.last < wanted.first:
@@ -140,7 +140,7 @@ def _check_ranges(state: TableState, ranges: dict[StreamName, Range]) -> None:
         raise RangeGap("offsets would be left out", **facts, following=following)
 
 
-def _check_files(state: TableState, proposal: Proposal) -> None:
+def _check_files(state: TableState, proposal: VersionProposal) -> None:
     for path in proposal.remove:
         if path not in state.files:
             raise FileGone("a file to be replaced is gone", path=path)
@@ -149,21 +149,21 @@ def _check_files(state: TableState, proposal: Proposal) -> None:
     for file in proposal.add:
         if file.path in state.files:
             raise TableMisuse("a file is there already", path=file.path)
-        if proposal.operation == Operation.INGEST:
+        if proposal.operation == TableOperation.INGEST:
             covered = proposal.ranges.get(file.stream)
             if covered is None or not covered.first <= file.first <= file.last <= covered.last:
                 raise TableMisuse("a file exceeds its commit's offsets", path=file.path)
     if len({file.path for file in proposal.add}) != len(proposal.add):
         raise TableMisuse("a file is added twice")
-    if proposal.operation == Operation.COMPACT:
+    if proposal.operation == TableOperation.COMPACT:
         _check_same_rows(state, proposal)
-    elif proposal.operation == Operation.BACKFILL:
+    elif proposal.operation == TableOperation.BACKFILL:
         _check_only_views_change(state, proposal)
     else:
         _check_only_states_go(state, proposal)
 
 
-def _check_same_rows(state: TableState, proposal: Proposal) -> None:
+def _check_same_rows(state: TableState, proposal: VersionProposal) -> None:
     """A rewriting commit holds as many rows of each kind and stream as it takes away."""
     if proposal.ranges:
         raise TableMisuse("a rewriting commit covers no offsets of its own")
@@ -177,14 +177,14 @@ def _check_same_rows(state: TableState, proposal: Proposal) -> None:
         raise TableMisuse("a rewriting commit would change how many rows there are")
 
 
-def _check_only_views_change(state: TableState, proposal: Proposal) -> None:
+def _check_only_views_change(state: TableState, proposal: VersionProposal) -> None:
     """A commit that writes views of rows that are there leaves these rows alone."""
     changed = [*proposal.add, *(state.files[path] for path in proposal.remove)]
     if proposal.ranges or any(each.kind not in _OF_VIEWS for each in changed):
         raise TableMisuse("a backfilling commit changes nothing but views")
 
 
-def _check_only_states_go(state: TableState, proposal: Proposal) -> None:
+def _check_only_states_go(state: TableState, proposal: VersionProposal) -> None:
     for path in proposal.remove:
         if state.files[path].kind != FileKind.STATE:
             raise TableMisuse("rows are only ever rewritten, not removed", path=path)
@@ -200,7 +200,7 @@ def fold(state: TableState, commit: Commit, data: bytes) -> TableState:
         raise TableDamaged(
             "a commit does not follow the one before it", version=commit.version, after=state.head
         )
-    proposal = Proposal(
+    proposal = VersionProposal(
         commit.operation,
         commit.schema_version,
         commit.ranges,
@@ -229,10 +229,10 @@ def fold(state: TableState, commit: Commit, data: bytes) -> TableState:
 
 
 def _extended(
-    known: dict[StreamName, Range], more: dict[StreamName, Range]
-) -> dict[StreamName, Range]:
+    known: dict[StreamName, OffsetRange], more: dict[StreamName, OffsetRange]
+) -> dict[StreamName, OffsetRange]:
     ranges = dict(known)
     for stream, added in more.items():
         first = ranges[stream].first if stream in ranges else added.first
-        ranges[stream] = Range(first, added.last)
+        ranges[stream] = OffsetRange(first, added.last)
     return ranges

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from quantum.lake.table.types import Operation, Range, StreamName
+from quantum.lake.table.types import OffsetRange, StreamName, TableOperation
 
 
 class Coverage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,17 +21,17 @@ class Coverage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Coverages = dict[str, Coverage]
-Ranges = Mapping[StreamName, Range]
+Ranges = Mapping[StreamName, OffsetRange]
 
 
 def uncovered(
     known: Mapping[str, Coverage], ranges: Ranges, view: str, digest: str
-) -> dict[StreamName, Range]:
+) -> dict[StreamName, OffsetRange]:
     """Return which offsets of a table a view does not hold yet."""
     coverage = known.get(view)
     through = coverage.through if coverage is not None and coverage.digest == digest else {}
     missing = {
-        stream: Range(through.get(stream, each.first - 1) + 1, each.last)
+        stream: OffsetRange(through.get(stream, each.first - 1) + 1, each.last)
         for stream, each in ranges.items()
     }
     return {stream: each for stream, each in missing.items() if each.first <= each.last}
@@ -40,7 +40,7 @@ def uncovered(
 def extended(
     known: Mapping[str, Coverage],
     ranges: Ranges,
-    operation: Operation,
+    operation: TableOperation,
     added: Ranges,
     views: Mapping[str, str],
 ) -> Coverages:
@@ -55,7 +55,7 @@ def extended(
         if before is None or before.digest != digest:
             before = Coverage(digest)
         through = dict(before.through)
-        if operation == Operation.BACKFILL:
+        if operation == TableOperation.BACKFILL:
             through = {stream: each.last for stream, each in ranges.items()}
         for stream, each in added.items():
             had = ranges.get(stream)

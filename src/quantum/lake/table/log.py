@@ -36,11 +36,11 @@ from quantum.lake.table.types import (
     Commit,
     DataFile,
     FileKind,
-    Operation,
-    Proposal,
-    Range,
+    OffsetRange,
     StreamName,
+    TableOperation,
     Version,
+    VersionProposal,
 )
 
 LOG_DIRECTORY: Final = "_quantum_log"
@@ -56,7 +56,7 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     head: str
     schema_version: int
-    ranges: dict[StreamName, Range]
+    ranges: dict[StreamName, OffsetRange]
     digests: dict[StreamName, str]
     files: list[DataFile]
     views: Coverages = {}
@@ -96,7 +96,7 @@ class Table:
         table = cls(store)
         if table.refresh().exists:
             raise TableExists("there is a table already", at=store.uri(""))
-        table.commit(Proposal(Operation.CREATE, schema_version, base=-1), at_ms=at_ms)
+        table.commit(VersionProposal(TableOperation.CREATE, schema_version, base=-1), at_ms=at_ms)
         return table
 
     @classmethod
@@ -144,7 +144,7 @@ class Table:
         added = (file for commit in self.history() for file in commit.add)
         return {file.path for file in added if file.kind == FileKind.ROWS}
 
-    def commit(self, proposal: Proposal, *, at_ms: int) -> Commit:
+    def commit(self, proposal: VersionProposal, *, at_ms: int) -> Commit:
         """Make what is proposed the next version, or raise and change nothing.
 
         Raises RangeTaken and FileGone where another writer did the work already. After

@@ -30,7 +30,7 @@ class FileKind(StrEnum):
     STATE = "state"  # the machine of a stream behind its last offset: no table's rows
 
 
-class Operation(StrEnum):
+class TableOperation(StrEnum):
     CREATE = "create"
     INGEST = "ingest"
     COMPACT = "compact"
@@ -60,7 +60,7 @@ class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which typed view it belongs to."""
 
 
-class Range(msgspec.Struct, frozen=True, array_like=True):
+class OffsetRange(msgspec.Struct, frozen=True, array_like=True):
     """Offsets from `first` to `last`, both included."""
 
     first: _Count
@@ -76,9 +76,9 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     writer: str
     """Who wrote it: chosen at random, so that a writer knows its own commit again."""
     at_ms: _Count
-    operation: Operation
+    operation: TableOperation
     schema_version: Annotated[int, Meta(ge=1)]
-    ranges: dict[StreamName, Range] = {}
+    ranges: dict[StreamName, OffsetRange] = {}
     """The offsets that this commit covers, whether they hold rows or not."""
     digests: dict[StreamName, str] = {}
     """What the broker's machine was behind the last of them."""
@@ -90,15 +90,15 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     without any does not mention them: those of older releases do not."""
 
 
-class Proposal(msgspec.Struct, frozen=True):
+class VersionProposal(msgspec.Struct, frozen=True):
     """What a writer wants to become the next version, whichever that is.
 
     `base` pins the version it was made from: a commit that rewrites files must not meet others.
     """
 
-    operation: Operation
+    operation: TableOperation
     schema_version: int
-    ranges: dict[StreamName, Range] = {}
+    ranges: dict[StreamName, OffsetRange] = {}
     digests: dict[StreamName, str] = {}
     add: tuple[DataFile, ...] = ()
     remove: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ import pytest
 
 from clustor.log.steps import (
     Create,
-    Delete,
+    DeleteFile,
     FileName,
     MakeDirectory,
     Plan,
@@ -21,7 +21,7 @@ from clustor.log.steps import (
     Sync,
     SyncDirectory,
     Truncate,
-    Write,
+    WriteFile,
 )
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk import PlanToken
@@ -68,12 +68,12 @@ def test_every_step_but_writes_and_syncs_of_the_ring_is_run_beside_its_owner(
     plan: Plan = (
         MakeDirectory("d"),
         Create(a, 1 << 20),
-        Write(a, 0, b"x" * 4096),
+        WriteFile(a, 0, b"x" * 4096),
         Sync(a),
         Truncate(a, 4096),
         Rename(a, b),
         SyncDirectory("d"),
-        Delete(b),
+        DeleteFile(b),
         SyncDirectory("d"),
     )
     for name in SLOW:
@@ -92,7 +92,7 @@ def test_a_failed_step_is_told_with_its_place_and_stops_the_plan(
 ) -> None:
     partition = disk.open_partition(tmp_path)
     a, missing = FileName("a"), FileName("missing")
-    disk.submit(partition, (Create(a, 0), Rename(missing, a), Delete(a)), PlanToken(1))
+    disk.submit(partition, (Create(a, 0), Rename(missing, a), DeleteFile(a)), PlanToken(1))
     done: list[Any] = []
     while not done:
         assert select.select([disk.fileno()], [], [], 120)[0]
@@ -119,7 +119,7 @@ def test_a_small_plan_waits_behind_what_a_thread_does_for_its_partition(
     a = FileName("a")
     disk.submit(partition, (Create(a), SyncDirectory("")), PlanToken(1))
     assert (was_quick, disk.is_quick) == (True, False)
-    small: Plan = (Write(a, 0, b"x"), Sync(a))
+    small: Plan = (WriteFile(a, 0, b"x"), Sync(a))
     assert disk.submit(partition, small, PlanToken(2), alone=True) is None
     may_go_on.set()
     tokens: list[PlanToken] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.log.steps import Create, FileName, Plan, Step, Sync, SyncFiles, Write
+from clustor.log.steps import Create, FileName, Plan, Step, Sync, SyncFiles, WriteFile
 from clustor.runtime.disk import (
     BlockingDisk,
     Disk,
@@ -25,7 +25,7 @@ from tests.clustor.runtime.disk.test_faults import replace_behind
 
 NAMES = tuple(FileName(f"part-{at:03}") for at in range(100))
 CREATED: Plan = tuple(Create(name) for name in NAMES)
-WRITTEN: Plan = tuple(Write(name, 0, name.encode() * 100) for name in NAMES)
+WRITTEN: Plan = tuple(WriteFile(name, 0, name.encode() * 100) for name in NAMES)
 
 
 class Calls:
@@ -62,7 +62,7 @@ def test_a_hundred_files_are_durable_by_one_call(
     assert all(unwritten_pages(root / name) == 0 for name in NAMES)
     succeed(disk, partition, (SyncFiles(NAMES),))
     assert (calls.whole, calls.single) == (1, []), "what is clean asks for nothing"
-    succeed(disk, partition, (Write(NAMES[0], 0, b"x"), SyncFiles(NAMES)))
+    succeed(disk, partition, (WriteFile(NAMES[0], 0, b"x"), SyncFiles(NAMES)))
     assert (calls.whole, len(calls.single)) == (1, 1), "and one file is asked by itself"
     assert unwritten_pages(root / NAMES[0]) == 0
 
@@ -92,7 +92,7 @@ def test_our_own_error_is_found_at_its_file_which_is_fenced(
     calls.fails = True
     succeed(disk, partition, (*CREATED, *WRITTEN))
     replace_behind(partition, NAMES[7], "/dev/null", dirty=True)
-    after: Step = Write(NAMES[0], 0, b"never")
+    after: Step = WriteFile(NAMES[0], 0, b"never")
     failure = run(disk, partition, (SyncFiles(NAMES), after)).error
     assert isinstance(failure, SyncFailed)
     assert (failure.step_number, failure.step, failure.file) == (0, "SyncFiles", NAMES[7])
@@ -134,7 +134,7 @@ def test_a_loop_goes_on_while_a_ring_syncs_many_files(
         return real(directory, descriptors, whole=whole)
 
     monkeypatch.setattr("clustor.runtime.disk.partition.sync_all", slow)
-    write = (Write(NAMES[0], 0, b"after"), Sync(NAMES[0]))
+    write = (WriteFile(NAMES[0], 0, b"after"), Sync(NAMES[0]))
     ring_disk.submit(partition, (SyncFiles(NAMES), *write), PlanToken(1))
     ring_disk.submit(partition, (Create(FileName("next")),), PlanToken(2))
     ring_disk.submit(other, (Create(FileName("a")),), PlanToken(3))

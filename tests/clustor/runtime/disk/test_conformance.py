@@ -10,7 +10,7 @@ import pytest
 
 from clustor.log.steps import (
     Create,
-    Delete,
+    DeleteFile,
     FileName,
     MakeDirectory,
     Plan,
@@ -20,7 +20,7 @@ from clustor.log.steps import (
     SyncDirectory,
     SyncFiles,
     Truncate,
-    Write,
+    WriteFile,
     plan_replace,
 )
 from clustor.log.types import IoWriterMode
@@ -56,38 +56,55 @@ STEPS: dict[str, tuple[Plan, dict[str, bytes | None]]] = {
         (MakeDirectory("d"), Create(FileName("d/a"))),
         {"d": None, "d/a": b""},
     ),
-    "write": ((Create(A), Write(A, 0, b"hello")), {"a": b"hello"}),
-    "write nothing": ((Create(A), Write(A, 9, b""), Sync(A)), {"a": b""}),
-    "write past the end": ((Create(A), Write(A, 3, b"x")), {"a": b"\0\0\0x"}),
-    "overwrite": ((Create(A), Write(A, 0, b"12345"), Sync(A), Write(A, 1, b"__")), {"a": b"1__45"}),
+    "write": ((Create(A), WriteFile(A, 0, b"hello")), {"a": b"hello"}),
+    "write nothing": ((Create(A), WriteFile(A, 9, b""), Sync(A)), {"a": b""}),
+    "write past the end": ((Create(A), WriteFile(A, 3, b"x")), {"a": b"\0\0\0x"}),
+    "overwrite": (
+        (Create(A), WriteFile(A, 0, b"12345"), Sync(A), WriteFile(A, 1, b"__")),
+        {"a": b"1__45"},
+    ),
     "write and sync twice": (
-        (Create(A), Write(A, 0, b"1"), Sync(A), Write(A, 1, b"2"), Sync(A)),
+        (Create(A), WriteFile(A, 0, b"1"), Sync(A), WriteFile(A, 1, b"2"), Sync(A)),
         {"a": b"12"},
     ),
     "write twice, then sync": (
-        (Create(A), Write(A, 0, b"1"), Write(A, 1, b"2"), Sync(A)),
+        (Create(A), WriteFile(A, 0, b"1"), WriteFile(A, 1, b"2"), Sync(A)),
         {"a": b"12"},
     ),
-    "cut": ((Create(A), Write(A, 0, b"12345"), Truncate(A, 2), Sync(A)), {"a": b"12"}),
-    "extend": ((Create(A), Truncate(A, 3), Write(A, 0, b"x"), Sync(A)), {"a": b"x\0\0"}),
-    "rename": ((Create(A), Write(A, 0, b"x"), Rename(A, B), Sync(B)), {"b": b"x"}),
+    "cut": ((Create(A), WriteFile(A, 0, b"12345"), Truncate(A, 2), Sync(A)), {"a": b"12"}),
+    "extend": ((Create(A), Truncate(A, 3), WriteFile(A, 0, b"x"), Sync(A)), {"a": b"x\0\0"}),
+    "rename": ((Create(A), WriteFile(A, 0, b"x"), Rename(A, B), Sync(B)), {"b": b"x"}),
     "rename over another": (
-        (Create(A), Create(B), Write(B, 0, b"old"), Write(A, 0, b"new"), Rename(A, B)),
+        (Create(A), Create(B), WriteFile(B, 0, b"old"), WriteFile(A, 0, b"new"), Rename(A, B)),
         {"b": b"new"},
     ),
     "rename, then write to the new name": (
-        (Create(A), Write(A, 0, b"1"), Rename(A, B), Write(B, 1, b"2"), Create(A)),
+        (Create(A), WriteFile(A, 0, b"1"), Rename(A, B), WriteFile(B, 1, b"2"), Create(A)),
         {"a": b"", "b": b"12"},
     ),
-    "rename onto itself": ((Create(A), Rename(A, A), Write(A, 0, b"1")), {"a": b"1"}),
-    "delete": ((Create(A), Delete(A), SyncDirectory("")), {}),
-    "delete what is not there": ((Delete(A), Delete(FileName("x/y"))), {}),
+    "rename onto itself": ((Create(A), Rename(A, A), WriteFile(A, 0, b"1")), {"a": b"1"}),
+    "delete": ((Create(A), DeleteFile(A), SyncDirectory("")), {}),
+    "delete what is not there": ((DeleteFile(A), DeleteFile(FileName("x/y"))), {}),
     "delete and create anew": (
-        (Create(A), Write(A, 0, b"old"), Delete(A), Create(A), Write(A, 0, b"n"), Sync(A)),
+        (
+            Create(A),
+            WriteFile(A, 0, b"old"),
+            DeleteFile(A),
+            Create(A),
+            WriteFile(A, 0, b"n"),
+            Sync(A),
+        ),
         {"a": b"n"},
     ),
     "sync many": (
-        (Create(A), Create(B), Write(A, 0, b"1"), SyncFiles((A, B)), Write(B, 0, b"2"), Sync(B)),
+        (
+            Create(A),
+            Create(B),
+            WriteFile(A, 0, b"1"),
+            SyncFiles((A, B)),
+            WriteFile(B, 0, b"2"),
+            Sync(B),
+        ),
         {"a": b"1", "b": b"2"},
     ),
     "sync none of many": ((SyncFiles(()), Create(A), SyncFiles((A,)), SyncFiles((A,))), {"a": b""}),
@@ -122,9 +139,9 @@ def test_execute_does_the_same_in_the_callers_thread(
 def append_plan(turn: int) -> Plan:
     wal, ledger = bytes([turn]) * 4096, bytes([turn]) * 64
     return (
-        Write(WAL, turn * 4096, wal),
+        WriteFile(WAL, turn * 4096, wal),
         Sync(WAL),
-        Write(LEDGER, turn * 64, ledger),
+        WriteFile(LEDGER, turn * 64, ledger),
         Sync(LEDGER),
     )
 
@@ -154,7 +171,7 @@ def test_closed_files_free_their_places_in_the_ring(ring_disk: UringDisk, root: 
     before = len(ring_disk._ring._free_slots)
     succeed(ring_disk, partition, (Create(WAL), Create(LEDGER), *append_plan(0)))
     assert len(ring_disk._ring._free_slots) == before - 2
-    succeed(ring_disk, partition, (Delete(LEDGER),))
+    succeed(ring_disk, partition, (DeleteFile(LEDGER),))
     assert len(ring_disk._ring._free_slots) == before - 1
     ring_disk.close_partition(partition)
     assert len(ring_disk._ring._free_slots) == before
@@ -187,8 +204,10 @@ def test_a_file_from_before_is_synced_whole_first(ring_disk: UringDisk, root: Pa
 
 def test_large_and_many_writes(disk: Disk, partition: Partition, root: Path) -> None:
     large = bytes(range(256)) * 8192
-    many = tuple(Write(B, at, b"%c" % (at % 256)) for at in range(3 * CHAIN_STEPS_MAX))
-    succeed(disk, partition, (Create(A), Create(B), Write(A, 5, large), Sync(A), *many, Sync(B)))
+    many = tuple(WriteFile(B, at, b"%c" % (at % 256)) for at in range(3 * CHAIN_STEPS_MAX))
+    succeed(
+        disk, partition, (Create(A), Create(B), WriteFile(A, 5, large), Sync(A), *many, Sync(B))
+    )
     expected_many = bytes(at % 256 for at in range(3 * CHAIN_STEPS_MAX))
     assert contents(root) == {"a": bytes(5) + large, "b": expected_many}
 
@@ -196,7 +215,7 @@ def test_large_and_many_writes(disk: Disk, partition: Partition, root: Path) -> 
 def test_plans_of_one_partition_run_in_order(disk: Disk, partition: Partition, root: Path) -> None:
     disk.submit(partition, (Create(A),), PlanToken(0))
     for turn in range(1, 200):
-        disk.submit(partition, (Write(A, 0, b"%03d" % turn), Sync(A)), PlanToken(turn))
+        disk.submit(partition, (WriteFile(A, 0, b"%03d" % turn), Sync(A)), PlanToken(turn))
     completions = take(disk, 200)
     assert [completion.token for completion in completions] == list(range(200))
     assert contents(root) == {"a": b"199"}
@@ -208,7 +227,7 @@ def test_many_partitions_share_a_disk(disk: Disk, tmp_path: Path) -> None:
         (tmp_path / str(number)).mkdir()
         partitions.append(disk.open_partition(tmp_path / str(number)))
     for token, partition in enumerate(partitions):
-        plan = (Create(A), Write(A, 0, b"%d" % token), Sync(A))
+        plan = (Create(A), WriteFile(A, 0, b"%d" % token), Sync(A))
         disk.submit(partition, plan, PlanToken(token))
     completions = take(disk, len(partitions))
     assert {completion.error for completion in completions} == {None}
@@ -221,21 +240,21 @@ async def test_a_loop_can_watch_the_disk(disk: Disk, partition: Partition) -> No
     loop = asyncio.get_running_loop()
     over: asyncio.Future[PlanToken] = loop.create_future()
     loop.add_reader(disk.fileno(), lambda: over.set_result(disk.completions()[0].token))
-    disk.submit(partition, (Create(A), Write(A, 0, b"x"), Sync(A)), PlanToken(3))
+    disk.submit(partition, (Create(A), WriteFile(A, 0, b"x"), Sync(A)), PlanToken(3))
     assert await asyncio.wait_for(over, 60) == 3
     loop.remove_reader(disk.fileno())
 
 
 def test_a_drained_disk_is_quiet(disk: Disk, partition: Partition) -> None:
     """A leftover wake-up per plan would cost the loop a turn."""
-    succeed(disk, partition, (Create(A), Write(A, 0, b"x"), Sync(A)))
+    succeed(disk, partition, (Create(A), WriteFile(A, 0, b"x"), Sync(A)))
     with pytest.raises(BlockingIOError):
         os.eventfd_read(disk.fileno())
     assert disk.completions() == []
 
 
 def test_reservation_leaves_the_length_alone(disk: Disk, partition: Partition, root: Path) -> None:
-    succeed(disk, partition, (Create(A, reserve_bytes=1 << 20), Write(A, 0, b"x"), Sync(A)))
+    succeed(disk, partition, (Create(A, reserve_bytes=1 << 20), WriteFile(A, 0, b"x"), Sync(A)))
     status = (root / "a").stat()
     assert status.st_size == 1
     assert status.st_blocks * 512 >= 1 << 20
@@ -245,10 +264,10 @@ def test_room_is_reserved_step_by_step_ahead_of_the_writes(
     disk: Disk, partition: Partition, root: Path
 ) -> None:
     """A new log of many groups takes little room; a long one has it before it needs it."""
-    succeed(disk, partition, (Create(A, reserve_bytes=64 << 20), Write(A, 0, b"x"), Sync(A)))
+    succeed(disk, partition, (Create(A, reserve_bytes=64 << 20), WriteFile(A, 0, b"x"), Sync(A)))
     held = (root / "a").stat().st_blocks * 512
     assert RESERVE_STEP_BYTES <= held < 2 * RESERVE_STEP_BYTES
-    succeed(disk, partition, (Write(A, RESERVE_STEP_BYTES - 1, b"xx"), Sync(A)))
+    succeed(disk, partition, (WriteFile(A, RESERVE_STEP_BYTES - 1, b"xx"), Sync(A)))
     status = (root / "a").stat()
     assert status.st_size == RESERVE_STEP_BYTES + 1
     assert 2 * RESERVE_STEP_BYTES <= status.st_blocks * 512 < 3 * RESERVE_STEP_BYTES
@@ -258,7 +277,9 @@ def test_nothing_is_reserved_beyond_what_was_asked_for(
     disk: Disk, partition: Partition, root: Path
 ) -> None:
     most = RESERVE_STEP_BYTES + 4096
-    succeed(disk, partition, (Create(A, reserve_bytes=most), Write(A, most - 1, b"xx"), Sync(A)))
+    succeed(
+        disk, partition, (Create(A, reserve_bytes=most), WriteFile(A, most - 1, b"xx"), Sync(A))
+    )
     assert (root / "a").stat().st_blocks * 512 <= most + (64 << 10)
 
 
@@ -266,16 +287,16 @@ WRONG: dict[str, tuple[Step, type[OSError]]] = {
     "create what is there": (Create(A), FileExistsError),
     "create below nothing": (Create(FileName("x/y")), FileNotFoundError),
     "create below a file": (Create(FileName("a/y")), NotADirectoryError),
-    "write to nothing": (Write(B, 0, b"x"), FileNotFoundError),
-    "write to a directory": (Write(FileName("d"), 0, b"x"), IsADirectoryError),
-    "write before the start": (Write(A, -1, b"x"), OSError),
+    "write to nothing": (WriteFile(B, 0, b"x"), FileNotFoundError),
+    "write to a directory": (WriteFile(FileName("d"), 0, b"x"), IsADirectoryError),
+    "write before the start": (WriteFile(A, -1, b"x"), OSError),
     "sync nothing": (Sync(B), FileNotFoundError),
     "sync nothing among many": (SyncFiles((A, B)), FileNotFoundError),
     "cut nothing": (Truncate(B, 0), FileNotFoundError),
     "rename nothing": (Rename(B, A), FileNotFoundError),
     "rename a directory": (Rename(FileName("d"), B), IsADirectoryError),
     "rename over a directory": (Rename(A, FileName("d")), IsADirectoryError),
-    "delete a directory": (Delete(FileName("d")), IsADirectoryError),
+    "delete a directory": (DeleteFile(FileName("d")), IsADirectoryError),
     "sync no directory": (SyncDirectory("x"), FileNotFoundError),
     "sync a file as a directory": (SyncDirectory("a"), NotADirectoryError),
     "make a directory of a file": (MakeDirectory("a"), NotADirectoryError),
@@ -286,14 +307,14 @@ WRONG: dict[str, tuple[Step, type[OSError]]] = {
 def test_a_failing_step_ends_its_plan_and_says_what_failed(
     disk: Disk, partition: Partition, root: Path, step: Step, error: type[OSError]
 ) -> None:
-    start: Plan = (Create(A), MakeDirectory("d"), Write(A, 0, b"before"), Sync(A))
-    failure = run(disk, partition, (*start, step, Write(A, 0, b"after!"), Sync(A))).error
+    start: Plan = (Create(A), MakeDirectory("d"), WriteFile(A, 0, b"before"), Sync(A))
+    failure = run(disk, partition, (*start, step, WriteFile(A, 0, b"after!"), Sync(A))).error
     assert isinstance(failure, PlanFailed)
     assert (failure.step_number, failure.step) == (4, type(step).__name__)
     assert isinstance(OSError(failure.errno, ""), error)
     assert contents(root) == {"a": b"before", "d": None}
     assert partition.fenced == ()
-    succeed(disk, partition, (Write(A, 0, b"later!"), Sync(A)))
+    succeed(disk, partition, (WriteFile(A, 0, b"later!"), Sync(A)))
 
 
 ESCAPES = ["../a", "/a", "", "d/../../a", ".", "d//a", "a\0b", "link", "linked/a"]
@@ -307,7 +328,7 @@ def test_no_name_leads_out_of_the_directory(
     (root / "link").symlink_to(tmp_path / "a")
     (root / "linked").symlink_to(tmp_path)
     file = FileName(name)
-    for step in (Write(file, 0, b"x"), Truncate(file, 0), Rename(file, B), Create(file)):
+    for step in (WriteFile(file, 0, b"x"), Truncate(file, 0), Rename(file, B), Create(file)):
         assert isinstance(run(disk, partition, (step,)).error, PathRefused | PlanFailed), step
     storage = DirectoryStorage(root)
     with pytest.raises((PathRefused, NotADirectoryError)):
@@ -322,13 +343,17 @@ def test_open_files_are_bounded_and_dirty_ones_stay_open(root: Path) -> None:
     for disk in (BlockingDisk(open_files_max=4), UringDisk(open_files_max=4)):
         partition = disk.open_partition(root)
         for name in names:
-            succeed(disk, partition, (Delete(name), Create(name), Write(name, 0, b"1"), Sync(name)))
+            succeed(
+                disk,
+                partition,
+                (DeleteFile(name), Create(name), WriteFile(name, 0, b"1"), Sync(name)),
+            )
         assert len(disk._table) <= 4
-        disk.execute(partition, tuple(Write(name, 1, b"2") for name in names))
+        disk.execute(partition, tuple(WriteFile(name, 1, b"2") for name in names))
         assert len(disk._table) == len(names)
         for name in names:
-            succeed(disk, partition, (Sync(name), Write(name, 2, b"3"), Sync(name)))
-        succeed(disk, partition, (Create(A), Delete(A)))
+            succeed(disk, partition, (Sync(name), WriteFile(name, 2, b"3"), Sync(name)))
+        succeed(disk, partition, (Create(A), DeleteFile(A)))
         assert len(disk._table) <= 4
         disk.close()
         assert contents(root) == dict.fromkeys(names, b"123")
@@ -336,9 +361,9 @@ def test_open_files_are_bounded_and_dirty_ones_stay_open(root: Path) -> None:
 
 def test_closing_finishes_the_work_and_leaves_no_descriptor(disk: Disk, root: Path) -> None:
     partition = disk.open_partition(root)
-    succeed(disk, partition, (Create(A), Write(A, 0, b"warm"), Sync(A)))
+    succeed(disk, partition, (Create(A), WriteFile(A, 0, b"warm"), Sync(A)))
     for turn in range(50):
-        disk.submit(partition, (Write(A, 0, b"%04d" % turn), Sync(A)), PlanToken(turn))
+        disk.submit(partition, (WriteFile(A, 0, b"%04d" % turn), Sync(A)), PlanToken(turn))
     disk.close()
     assert [each.token for each in disk.completions()] == list(range(50))
     assert contents(root) == {"a": b"0049"}
@@ -351,13 +376,15 @@ def test_closing_finishes_the_work_and_leaves_no_descriptor(disk: Disk, root: Pa
 def test_a_storage_follows_renames_and_deletions(disk: Disk, root: Path) -> None:
     partition = disk.open_partition(root)
     storage = DirectoryStorage(root)
-    disk.execute(partition, (Create(A), Write(A, 0, b"one"), Create(B), Write(B, 0, b"two!")))
+    disk.execute(
+        partition, (Create(A), WriteFile(A, 0, b"one"), Create(B), WriteFile(B, 0, b"two!"))
+    )
     assert (storage.read(A, 1, 9), storage.size(B)) == (b"ne", 4)
     disk.execute(partition, (Rename(B, A),))
     assert (storage.read(A, 0, 9), storage.names("")) == (b"two!", ["a"])
     with pytest.raises(FileNotFoundError):
         storage.size(B)
-    disk.execute(partition, (Delete(A),))
+    disk.execute(partition, (DeleteFile(A),))
     with pytest.raises(FileNotFoundError):
         storage.read(A, 0, 1)
     assert storage.names("nowhere") == []

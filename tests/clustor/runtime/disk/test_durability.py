@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.log.steps import Create, FileName, Plan, Sync, Write
+from clustor.log.steps import Create, FileName, Plan, Sync, WriteFile
 from clustor.runtime.disk import Disk, Partition
 from tests.clustor.runtime.disk.harness import succeed, unwritten_pages
 
@@ -18,9 +18,9 @@ FAR = 16 << 20
 
 def append_plan(turn: int) -> Plan:
     return (
-        Write(WAL, turn * 4096, b"w" * 4096),
+        WriteFile(WAL, turn * 4096, b"w" * 4096),
         Sync(WAL),
-        Write(LEDGER, turn * 64, b"l" * 64),
+        WriteFile(LEDGER, turn * 64, b"l" * 64),
         Sync(LEDGER),
     )
 
@@ -35,10 +35,14 @@ def test_nothing_is_dirty_when_an_append_completes(
 
 
 PLANS: dict[str, Plan] = {
-    "bytes of an earlier plan": (Write(WAL, FAR, b"b"), Sync(WAL)),
-    "two writes, one sync": (Write(WAL, FAR, b"b"), Write(WAL, 0, b"c"), Sync(WAL)),
+    "bytes of an earlier plan": (WriteFile(WAL, FAR, b"b"), Sync(WAL)),
+    "two writes, one sync": (WriteFile(WAL, FAR, b"b"), WriteFile(WAL, 0, b"c"), Sync(WAL)),
     "a sync alone": (Sync(WAL),),
-    "a write to another file between": (Write(WAL, 0, b"b"), Write(LEDGER, 0, b"c"), Sync(WAL)),
+    "a write to another file between": (
+        WriteFile(WAL, 0, b"b"),
+        WriteFile(LEDGER, 0, b"c"),
+        Sync(WAL),
+    ),
 }
 
 
@@ -47,7 +51,7 @@ def test_a_sync_covers_every_write_of_its_own_plan(
     disk: Disk, partition: Partition, root: Path, plan: Plan
 ) -> None:
     """The file is clean before: only the plan's own steps can leave something dirty."""
-    start = (Create(WAL), Create(LEDGER), Write(WAL, 0, b"x" * 20_000), Sync(WAL))
+    start = (Create(WAL), Create(LEDGER), WriteFile(WAL, 0, b"x" * 20_000), Sync(WAL))
     succeed(disk, partition, start)
     succeed(disk, partition, plan)
     assert unwritten_pages(root / WAL) == 0
@@ -57,7 +61,7 @@ def test_a_sync_covers_every_write_of_its_own_plan(
 def test_a_sync_covers_every_earlier_write(
     disk: Disk, partition: Partition, root: Path, plan: Plan
 ) -> None:
-    succeed(disk, partition, (Create(WAL), Create(LEDGER), Write(WAL, 0, b"x" * 20_000)))
+    succeed(disk, partition, (Create(WAL), Create(LEDGER), WriteFile(WAL, 0, b"x" * 20_000)))
     assert unwritten_pages(root / WAL) > 0
     succeed(disk, partition, plan)
     assert unwritten_pages(root / WAL) == 0
@@ -66,10 +70,10 @@ def test_a_sync_covers_every_earlier_write(
 def test_a_write_behind_a_synced_one_is_not_forgotten(
     disk: Disk, partition: Partition, root: Path
 ) -> None:
-    succeed(disk, partition, (Create(WAL), Write(WAL, 0, b"x" * FAR), Sync(WAL)))
-    succeed(disk, partition, (Write(WAL, 0, b"1"), Sync(WAL), Write(WAL, FAR - 9, b"2")))
+    succeed(disk, partition, (Create(WAL), WriteFile(WAL, 0, b"x" * FAR), Sync(WAL)))
+    succeed(disk, partition, (WriteFile(WAL, 0, b"1"), Sync(WAL), WriteFile(WAL, FAR - 9, b"2")))
     assert unwritten_pages(root / WAL) > 0
-    succeed(disk, partition, (Write(WAL, 0, b"3"), Sync(WAL)))
+    succeed(disk, partition, (WriteFile(WAL, 0, b"3"), Sync(WAL)))
     assert unwritten_pages(root / WAL) == 0
 
 

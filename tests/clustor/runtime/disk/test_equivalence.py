@@ -12,7 +12,7 @@ import pytest
 
 from clustor.log.steps import (
     Create,
-    Delete,
+    DeleteFile,
     FileName,
     MakeDirectory,
     Plan,
@@ -22,7 +22,7 @@ from clustor.log.steps import (
     SyncDirectory,
     SyncFiles,
     Truncate,
-    Write,
+    WriteFile,
 )
 from clustor.runtime.disk import Disk, Partition, PlanFailed, bulk
 from clustor.sim.disk import SimDisk
@@ -39,14 +39,14 @@ def drawn_step(rng: random.Random) -> Step:
     data = rng.randbytes(rng.choice((0, 1, 64, 512, 4096, rng.randrange(10_000))))
     kinds: list[Step] = [
         Create(file, rng.choice((0, 8192))),
-        Delete(file),
+        DeleteFile(file),
         Rename(file, rng.choice(FILES)),
         Truncate(file, offset),
         MakeDirectory(rng.choice(DIRECTORIES)),
         SyncDirectory(rng.choice(DIRECTORIES)),
         SyncFiles(tuple(rng.sample(FILES, rng.randrange(3)))),
     ]
-    frequent: list[Step] = [Write(file, offset, data), Sync(file)]
+    frequent: list[Step] = [WriteFile(file, offset, data), Sync(file)]
     return rng.choice(kinds + frequent * 4)
 
 
@@ -54,7 +54,12 @@ def drawn_plan(rng: random.Random) -> Plan:
     if rng.random() < 0.3:
         first, second = rng.choice(FILES), rng.choice(FILES)
         data = rng.randbytes(rng.randrange(5000))
-        return (Write(first, 0, data), Sync(first), Write(second, 7, data[:64]), Sync(second))
+        return (
+            WriteFile(first, 0, data),
+            Sync(first),
+            WriteFile(second, 7, data[:64]),
+            Sync(second),
+        )
     return tuple(drawn_step(rng) for _ in range(rng.randrange(1, 8)))
 
 

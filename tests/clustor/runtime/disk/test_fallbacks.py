@@ -7,24 +7,24 @@ import os
 from pathlib import Path
 from typing import Any
 
-import liburing
 import pytest
 
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk import Disk, describe_loss, detect, open_disk
+from clustor.runtime.disk.kernel_ring import KernelRing
 from clustor.runtime.disk.ring import BUFFER_COUNT
 
 
 def lock_at_most(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Let the kernel lock only so many buffers for this user, as `ulimit -l` does."""
-    register = liburing.io_uring_register_buffers
+    register = KernelRing.register_buffers
 
     def limited(ring: Any, vector: Any) -> Any:
         if len(vector) > most:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         return register(ring, vector)
 
-    monkeypatch.setattr(liburing, "io_uring_register_buffers", limited)
+    monkeypatch.setattr(KernelRing, "register_buffers", limited)
 
 
 def needs_rings(root: Path) -> None:
@@ -57,7 +57,7 @@ def test_one_ring_is_enough_to_find_out(root: Path, monkeypatch: pytest.MonkeyPa
     """A second ring may be refused while the kernel still counts the first one's memory."""
     needs_rings(root)
     lock_at_most(monkeypatch, 0)
-    begin, begun = liburing.io_uring_queue_init, []
+    begin, begun = KernelRing.__init__, []
 
     def once(*given: Any) -> Any:
         begun.append(given)
@@ -65,7 +65,7 @@ def test_one_ring_is_enough_to_find_out(root: Path, monkeypatch: pytest.MonkeyPa
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         return begin(*given)
 
-    monkeypatch.setattr(liburing, "io_uring_queue_init", once)
+    monkeypatch.setattr(KernelRing, "__init__", once)
     disk = opened(root)
     assert (disk.mode, len(begun)) == (IoWriterMode.REGISTERED_URING, 1)
     said = describe_loss(disk)
@@ -79,7 +79,7 @@ def test_whatever_refuses_io_uring_leaves_a_thread_and_its_cause(
     def refused(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(liburing, "io_uring_queue_init", refused)
+    monkeypatch.setattr(KernelRing, "__init__", refused)
     disk = opened(root)
     assert disk.mode == IoWriterMode.BLOCKING
     said = describe_loss(disk)

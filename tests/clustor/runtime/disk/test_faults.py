@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import liburing
 import pytest
 
-from clustor.log.steps import Create, FileName, Plan, Sync, SyncDirectory, Write
+from clustor.log.steps import Create, FileName, Plan, Sync, SyncDirectory, WriteFile
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk import (
     Disk,
@@ -30,13 +29,14 @@ from clustor.runtime.disk import (
     probe,
 )
 from clustor.runtime.disk import partition as reserving
+from clustor.runtime.disk.kernel_ring import KernelRing
 from tests.clustor.runtime.disk.harness import contents, opened, run, succeed, take
 
 WAL = FileName("wal")
 LEDGER = FileName("ledger")
 LIMIT = 1 << 20
 
-APPEND: Plan = (Write(WAL, 0, b"w" * 100), Sync(WAL), Write(LEDGER, 0, b"l"), Sync(LEDGER))
+APPEND: Plan = (WriteFile(WAL, 0, b"w" * 100), Sync(WAL), WriteFile(LEDGER, 0, b"l"), Sync(LEDGER))
 
 
 @contextmanager
@@ -71,11 +71,16 @@ def test_a_write_that_does_not_fit_ends_the_plan(
 ) -> None:
     if warm:
         succeed(disk, partition, (Sync(WAL), Sync(LEDGER)))
-    plan = (Write(WAL, LIMIT - 100, b"w" * 300), Sync(WAL), Write(LEDGER, 0, b"l"), Sync(LEDGER))
+    plan = (
+        WriteFile(WAL, LIMIT - 100, b"w" * 300),
+        Sync(WAL),
+        WriteFile(LEDGER, 0, b"l"),
+        Sync(LEDGER),
+    )
     with file_size_limit(LIMIT):
         failure = run(disk, partition, plan).error
     assert isinstance(failure, PlanFailed)
-    assert (failure.step_number, failure.step, failure.file) == (0, "Write", "wal")
+    assert (failure.step_number, failure.step, failure.file) == (0, "WriteFile", "wal")
     assert failure.errno == errno.EFBIG
     assert contents(root) == {"wal": bytes(LIMIT - 100) + b"w" * 100, "ledger": b""}
     assert partition.fenced == ()
@@ -126,13 +131,13 @@ def test_a_fenced_file_is_refused_from_then_on(
 ) -> None:
     replace_behind(partition, WAL, "/dev/null", dirty=True)
     assert isinstance(run(disk, partition, APPEND).error, SyncFailed)
-    for plan in (APPEND, (Sync(WAL),), (Write(LEDGER, 0, b"x"), Write(WAL, 0, b"x"))):
+    for plan in (APPEND, (Sync(WAL),), (WriteFile(LEDGER, 0, b"x"), WriteFile(WAL, 0, b"x"))):
         refusal = run(disk, partition, plan).error
         assert isinstance(refusal, FileFenced)
         assert refusal.file == "wal"
         with pytest.raises(FileFenced):
             disk.execute(partition, plan)
-    succeed(disk, partition, (Write(LEDGER, 0, b"still well"), Sync(LEDGER)))
+    succeed(disk, partition, (WriteFile(LEDGER, 0, b"still well"), Sync(LEDGER)))
     assert contents(root) == {"wal": b"", "ledger": b"still well"}
 
 
@@ -141,9 +146,9 @@ def test_plans_behind_a_failed_one_are_not_run(
 ) -> None:
     (tmp_path / "other").mkdir()
     other = disk.open_partition(tmp_path / "other")
-    disk.submit(partition, (Write(FileName("missing"), 0, b"x"),), PlanToken(0))
+    disk.submit(partition, (WriteFile(FileName("missing"), 0, b"x"),), PlanToken(0))
     for token in range(1, 1500):
-        disk.submit(partition, (Write(WAL, 0, b"no"), Sync(WAL)), PlanToken(token))
+        disk.submit(partition, (WriteFile(WAL, 0, b"no"), Sync(WAL)), PlanToken(token))
     disk.submit(other, (Create(WAL),), PlanToken(0))
     completions = take(disk, 1501)
     errors = {each.token: each.error for each in completions if each.partition is partition}
@@ -151,7 +156,7 @@ def test_plans_behind_a_failed_one_are_not_run(
     assert all(isinstance(errors[PlanToken(token)], PlanAbandoned) for token in range(1, 1500))
     assert [each.error for each in completions if each.partition is other] == [None]
     assert contents(root) == {"wal": b"", "ledger": b""}
-    succeed(disk, partition, (Write(WAL, 0, b"yes"), Sync(WAL)))
+    succeed(disk, partition, (WriteFile(WAL, 0, b"yes"), Sync(WAL)))
 
 
 def test_a_reservation_without_room_leaves_no_file(
@@ -169,7 +174,7 @@ def test_a_reservation_without_room_leaves_no_file(
 def break_ring(disk: UringDisk) -> None:
     assert disk._ring is not None
     descriptor = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(descriptor, disk._ring._ring.ring_fd)
+    os.dup2(descriptor, disk._ring._ring.descriptor)
     os.close(descriptor)
 
 
@@ -190,7 +195,9 @@ def test_a_broken_ring_fails_what_was_under_way_and_goes_on_without(
         assert "takes no submissions" in disk.downgrades[0].reason
         assert isinstance(run(disk, partition, APPEND).error, FileFenced)
         succeed(
-            disk, other, (Write(WAL, 0, b"on"), Sync(WAL), Write(LEDGER, 0, b"!"), Sync(LEDGER))
+            disk,
+            other,
+            (WriteFile(WAL, 0, b"on"), Sync(WAL), WriteFile(LEDGER, 0, b"!"), Sync(LEDGER)),
         )
         assert contents(tmp_path / "other")["wal"] == b"on" + b"w" * 98
 
@@ -224,7 +231,7 @@ def test_without_registered_buffers_files_are_still_registered(
 ) -> None:
     if detect(root).mode != IoWriterMode.FIXED_URING:
         pytest.skip("the kernel refuses io_uring")
-    monkeypatch.setattr(liburing, "io_uring_register_buffers", refuse(errno.ENOMEM))
+    monkeypatch.setattr(KernelRing, "register_buffers", refuse(errno.ENOMEM))
     disk = open_disk(root)
     assert disk.mode == IoWriterMode.REGISTERED_URING
     assert [each.mode for each in disk.downgrades] == [IoWriterMode.FIXED_URING]
@@ -233,7 +240,7 @@ def test_without_registered_buffers_files_are_still_registered(
 
 
 def test_without_io_uring_a_thread_writes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liburing, "io_uring_queue_init", refuse(errno.EPERM))
+    monkeypatch.setattr(KernelRing, "__init__", refuse(errno.EPERM))
     disk = open_disk(root)
     assert disk.mode == IoWriterMode.BLOCKING
     modes = [each.mode for each in disk.downgrades]

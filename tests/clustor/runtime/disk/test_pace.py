@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.log.steps import Create, FileName, Plan, Sync, Truncate, Write
+from clustor.log.steps import Create, FileName, Plan, Sync, Truncate, WriteFile
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk import (
     Disk,
@@ -24,7 +24,7 @@ from tests.clustor.runtime.disk.test_faults import file_size_limit, replace_behi
 
 WAL = FileName("wal")
 LEDGER = FileName("ledger")
-APPEND: Plan = (Write(WAL, 0, b"w" * 100), Sync(WAL), Write(LEDGER, 0, b"l"), Sync(LEDGER))
+APPEND: Plan = (WriteFile(WAL, 0, b"w" * 100), Sync(WAL), WriteFile(LEDGER, 0, b"l"), Sync(LEDGER))
 
 
 class QuickUnlessTold(Pace):
@@ -83,8 +83,8 @@ def test_a_stall_or_slowness_ends_it_and_quick_syncs_begin_it_anew(
     [
         (APPEND, True),
         ((), True),
-        ((Write(WAL, 0, bytes(BYTES_MAX)), Sync(WAL)), True),
-        ((Write(WAL, 0, bytes(BYTES_MAX)), Write(LEDGER, 0, b"x")), False),
+        ((WriteFile(WAL, 0, bytes(BYTES_MAX)), Sync(WAL)), True),
+        ((WriteFile(WAL, 0, bytes(BYTES_MAX)), WriteFile(LEDGER, 0, b"x")), False),
         ((Create(WAL), *APPEND), False),
     ],
     ids=["append", "empty", "at the bound", "above it", "more than writing"],
@@ -131,17 +131,19 @@ def test_a_failure_is_told_once_and_fences_as_ever(disk: Disk, partition: Partit
     refused = disk.submit(partition, APPEND, PlanToken(2), alone=True)
     assert refused is not None
     assert isinstance(refused.error, FileFenced)
-    well = disk.submit(partition, (Write(LEDGER, 0, b"x"), Sync(LEDGER)), PlanToken(3), alone=True)
+    well = disk.submit(
+        partition, (WriteFile(LEDGER, 0, b"x"), Sync(LEDGER)), PlanToken(3), alone=True
+    )
     assert well is not None
     assert well.error is None
-    disk.submit(partition, (Write(LEDGER, 0, b"y"), Sync(LEDGER)), PlanToken(4))
+    disk.submit(partition, (WriteFile(LEDGER, 0, b"y"), Sync(LEDGER)), PlanToken(4))
     assert take(disk, 1)[0].error is None, "what the owner was told of does not count again"
 
 
 def test_a_plan_behind_a_failure_that_nobody_was_told_of_is_not_run(
     disk: Disk, partition: Partition, root: Path
 ) -> None:
-    disk.submit(partition, (Write(FileName("missing"), 0, b"x"),), PlanToken(0))
+    disk.submit(partition, (WriteFile(FileName("missing"), 0, b"x"),), PlanToken(0))
     assert disk.submit(partition, APPEND, PlanToken(1), alone=True) is None
     failed, abandoned = take(disk, 2)
     assert isinstance(failed.error, PlanFailed)
@@ -152,11 +154,17 @@ def test_a_plan_behind_a_failure_that_nobody_was_told_of_is_not_run(
 @pytest.mark.parametrize(
     "plan",
     [
-        (Write(WAL, 0, b"w" * 100), Sync(WAL)),
-        (Write(WAL, 0, b"w" * 100), Sync(WAL), Write(WAL, 50, b"over"), Sync(WAL)),
-        (Write(WAL, 500, b""), Sync(WAL)),
-        (Write(WAL, 0, b"w" * 100), Truncate(WAL, 40), Sync(WAL)),
-        (Write(WAL, 9, b"w"), Sync(WAL), Truncate(WAL, 700), Sync(WAL), Write(WAL, 2, b"w")),
+        (WriteFile(WAL, 0, b"w" * 100), Sync(WAL)),
+        (WriteFile(WAL, 0, b"w" * 100), Sync(WAL), WriteFile(WAL, 50, b"over"), Sync(WAL)),
+        (WriteFile(WAL, 500, b""), Sync(WAL)),
+        (WriteFile(WAL, 0, b"w" * 100), Truncate(WAL, 40), Sync(WAL)),
+        (
+            WriteFile(WAL, 9, b"w"),
+            Sync(WAL),
+            Truncate(WAL, 700),
+            Sync(WAL),
+            WriteFile(WAL, 2, b"w"),
+        ),
     ],
     ids=["grown", "written over", "nothing, far out", "cut", "extended"],
 )
@@ -171,13 +179,13 @@ def test_the_known_length_is_the_files_own(partition: Partition, root: Path, pla
 def test_the_length_of_a_file_that_was_there_is_looked_up(disk: Disk, root: Path) -> None:
     (root / "wal").write_bytes(bytes(1000))
     partition = disk.open_partition(root)
-    partition.execute((Write(WAL, 0, b"w"), Sync(WAL)))
+    partition.execute((WriteFile(WAL, 0, b"w"), Sync(WAL)))
     assert partition.file(WAL).length == 1000
 
 
 def test_a_refused_write_leaves_no_length_behind(partition: Partition) -> None:
-    partition.execute((Write(WAL, 0, b"w" * 100), Sync(WAL)))
+    partition.execute((WriteFile(WAL, 0, b"w" * 100), Sync(WAL)))
     with file_size_limit(200), pytest.raises(PlanFailed):
-        partition.execute((Write(WAL, 1000, b"w"), Sync(WAL)))
+        partition.execute((WriteFile(WAL, 1000, b"w"), Sync(WAL)))
     partition.execute((Sync(WAL),))
     assert partition.file(WAL).length == 100

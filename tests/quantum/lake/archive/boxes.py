@@ -6,22 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from clustor.log import Entry, EntryKind, KeyRing, LogConfig, LogIndex, PartitionId, Term
-from clustor.log.types import IoWriterMode
+from clustor.log.config import LogConfig
+from clustor.log.keys import KeyRing
+from clustor.log.types import Entry, EntryKind, IoWriterMode, LogIndex, PartitionId, Term
 from clustor.replica.batch import encode_batch
 from clustor.replica.jobs import frozen_map
 from clustor.runtime.disk.detect import open_mode
 from clustor.runtime.keys.store import KEYS_DIRECTORY, create_keyring, load_keyring
 from clustor.runtime.partition_log import open_partition_log
-from clustor.snapshot import (
+from clustor.snapshot.catalog import (
     open_catalog,
     plan_acknowledge,
     plan_authorize,
-    plan_snapshot,
     relist,
     settle_catalog,
 )
-from quantum.archive import LogView, Objects, PrgArchiver, PrgId
+from clustor.snapshot.emission import plan_snapshot
+from quantum.archive import Objects, PrgArchiver, PrgId, ReplicaLog
 from quantum.archive.archiver import Passing
 from quantum.archive.planning import (
     ArchiveSegment,
@@ -106,9 +107,9 @@ class LogBox:
         run(change.plan)
         run(plan_acknowledge(change.after).plan)
 
-    def view(self, writer: str = "node 1, term 1") -> LogView:
+    def view(self, writer: str = "node 1, term 1") -> ReplicaLog:
         log = self.opened.log
-        return LogView(
+        return ReplicaLog(
             frozen_map(log.entries),
             frozenset(log.closed_segments()),
             self.committed,

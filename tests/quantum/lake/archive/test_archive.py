@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.log import Entry
+from clustor.log.types import Entry
 from quantum.archive import ArchiveConflict, Objects, open_objects, read_listing, verify_prg
 from quantum.archive.chain import read_record
 from quantum.archive.names import record_name

@@ -252,7 +252,7 @@ def test_nothing_is_trimmed_before_it_is_in_the_archive(
         return names
 
     assert trimmed() == [], "it is young"
-    monkeypatch.setattr("quantum.cli.audit_trim._now_ms", lambda: 10**15)
+    monkeypatch.setattr("quantum.cli.audit_trim.wall_clock_ms", lambda: 10**15)
     assert trimmed("--dry-run") == files[:-1], "no archive, no reason to stay"
     exporter = bench.exporter()
     assert trimmed() == [], "an archive that has nothing yet"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from quantum.archive import FindingKind, open_objects, read_listing, verify_prg
+from quantum.archive import ArchiveFindingKind, open_objects, read_listing, verify_prg
 from tests.quantum.lake.archive.boxes import PRG, LogBox, entries, keys_at
 
 CONTENT = bytes(range(256)) * 64
@@ -33,7 +33,7 @@ def test_whatever_step_it_dies_behind_the_archive_is_sound_and_the_next_one_goes
     for steps in (1, 2, 3, 4, 2, 3):
         code = die_after(steps, tmp_path, s3_url)
         verified = verify_prg(objects, PRG, keys)
-        assert {each.kind for each in verified.findings} <= {FindingKind.UNLISTED}
+        assert {each.kind for each in verified.findings} <= {ArchiveFindingKind.UNLISTED}
         assert verified.entries == verified.listing.last
         seen.add(len(verified.listing.rows))
         deaths += code == -signal.SIGKILL

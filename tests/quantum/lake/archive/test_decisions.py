@@ -9,17 +9,17 @@ import pytest
 from clustor.log.logmap import LogMap
 from clustor.log.types import Entry, EntryKind, LogIndex, SegmentSeq, Term
 from clustor.raft.hard_state import HardState
-from clustor.raft.membership import Configuration, MembershipEntry, encode_membership
+from clustor.raft.membership import Membership, MembershipEntry, encode_membership
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from quantum.archive import (
     ArchiveSegment,
     CloseSegment,
-    Compacted,
     Diverged,
+    EntriesCompacted,
     Listing,
-    LogView,
     Next,
     PrgId,
+    ReplicaLog,
     UpToDate,
     decide_hold,
     plan_next,
@@ -61,11 +61,11 @@ TEN = Listing(PRG, 0, stretches=(row(1, 10),))
 TWENTY = Listing(PRG, 1, stretches=(row(1, 10), row(11, 20, 2)))
 
 
-def view(committed: int, entries: LogMap = LOG) -> LogView:
-    return LogView(entries, CLOSED, committed, leads=True, writer="w", log_bytes=0)
+def view(committed: int, entries: LogMap = LOG) -> ReplicaLog:
+    return ReplicaLog(entries, CLOSED, committed, leads=True, writer="w", log_bytes=0)
 
 
-NEXT: dict[str, tuple[Listing, LogView, type[Next], object]] = {
+NEXT: dict[str, tuple[Listing, ReplicaLog, type[Next], object]] = {
     "the first segment": (EMPTY, view(30), ArchiveSegment, 1),
     "nothing is committed": (EMPTY, view(0), UpToDate, None),
     "the second one": (TEN, view(30), ArchiveSegment, 11),
@@ -73,7 +73,7 @@ NEXT: dict[str, tuple[Listing, LogView, type[Next], object]] = {
     "its last entry is committed": (TEN, view(20), ArchiveSegment, 11),
     "the open one": (TWENTY, view(30), CloseSegment, 21),
     "the open one, nothing of it committed": (TWENTY, view(20), UpToDate, None),
-    "compacted": (TEN, view(30, log_of((3, 21, 30, 2), base=20)), Compacted, 11),
+    "compacted": (TEN, view(30, log_of((3, 21, 30, 2), base=20)), EntriesCompacted, 11),
     "begins where the log begins": (EMPTY, view(30, LATE), ArchiveSegment, 15),
     "another history": (Listing(PRG, 0, stretches=(row(1, 10, 7),)), view(30), Diverged, 10),
     "the archive is ahead of what we know": (TWENTY, view(5), UpToDate, None),
@@ -88,7 +88,7 @@ NEXT: dict[str, tuple[Listing, LogView, type[Next], object]] = {
 
 @pytest.mark.parametrize(("listing", "seen", "kind", "first"), NEXT.values(), ids=NEXT.keys())
 def test_what_is_archived_next(
-    listing: Listing, seen: LogView, kind: type[Next], first: int | None
+    listing: Listing, seen: ReplicaLog, kind: type[Next], first: int | None
 ) -> None:
     following = plan_next(listing, seen)
     assert type(following) is kind
@@ -141,7 +141,7 @@ def test_how_far_a_log_may_leave(facts: OutflowFacts, through: int, reason: str)
     assert reason in flow.refusal and bool(reason) == bool(flow.refusal)
 
 
-THREE = Configuration(voters=frozenset(map(ReplicaId, (1, 2, 3))))
+THREE = Membership(voters=frozenset(map(ReplicaId, (1, 2, 3))))
 
 
 def stopped(term: int, *runs: tuple[int, int, int, int], known: int = 0) -> StoppedReplica:
@@ -190,7 +190,7 @@ def test_what_stopped_replicas_prove(replicas: dict[int, StoppedReplica], index:
 def test_a_change_of_members_counts_from_the_moment_it_is_in_the_log() -> None:
     """Two of three voters are a quorum before it, and none of the joint ones."""
     two = {ReplicaId(n): stopped(2, (1, 1, 9, 2)) for n in (1, 2)}
-    goal = Configuration(voters=frozenset(map(ReplicaId, (1, 4, 5))), outgoing=THREE.voters)
+    goal = Membership(voters=frozenset(map(ReplicaId, (1, 4, 5))), outgoing=THREE.voters)
     change = MembershipEntry(THREE, goal, None, RoutingEpoch(1), b"")
     entry = Entry(Term(2), LogIndex(9), encode_membership(change), EntryKind.MEMBERSHIP_CHANGE)
     hard = two[ReplicaId(1)].hard
@@ -202,5 +202,5 @@ def test_a_change_of_members_counts_from_the_moment_it_is_in_the_log() -> None:
 
 def test_of_a_single_voter_all_that_is_durable_is_committed() -> None:
     alone = stopped(5, (1, 1, 9, 2))
-    hard = replace(alone.hard, membership=Configuration(voters=frozenset({ReplicaId(1)})))
+    hard = replace(alone.hard, membership=Membership(voters=frozenset({ReplicaId(1)})))
     assert committed_index({ReplicaId(1): replace(alone, hard=hard)}, hard.membership) == 9

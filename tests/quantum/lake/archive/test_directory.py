@@ -11,7 +11,7 @@ import pytest
 
 from clustor.log.types import Entry, Term
 from clustor.raft.hard_state import HardState
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import Membership
 from clustor.raft.types import ReplicaId
 from clustor.replica.documents import plan_hard_state
 from clustor.runtime.development import prepare_cluster
@@ -33,7 +33,7 @@ def broker_directory(root: Path, logs: Sequence[Sequence[Entry]]) -> Path:
     prepare_broker(root, TenantEntry("dev", 1))
     voters = frozenset(ReplicaId(number + 1) for number in range(count))
     hard = HardState(
-        term=Term(max(log[-1].term for log in logs)), membership=Configuration(voters=voters)
+        term=Term(max(log[-1].term for log in logs)), membership=Membership(voters=voters)
     )
     keys = load_keyring(root / "keys")
     for number, log in enumerate(logs, 1):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from clustor.log.types import Entry, LogIndex, Term
-from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
+from quantum.archive.types import Bounds, IndexRange, LogPiece, PrgId, SnapshotRef
 from quantum.lake.archive.falling_through import FallThroughSource
 from quantum.lake.errors import BadAddress, LogGone, SourceUnreachable
 from quantum.lake.planner import Task
@@ -33,7 +33,7 @@ class Stretch:
 
     def bounds(self, prg: PrgId) -> Bounds:
         self._check()
-        return Bounds(prg, self.first, self.last, (Piece(self.first, self.last, 100),))
+        return Bounds(prg, self.first, self.last, (LogPiece(self.first, self.last, 100),))
 
     def entries(self, span: IndexRange) -> Iterator[Entry]:
         self._check()

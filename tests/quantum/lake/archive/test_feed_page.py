@@ -8,7 +8,7 @@ import pytest
 
 from clustor.log.errors import AuthenticationFailed, KeyUnavailable
 from clustor.log.types import PartitionId
-from quantum.node.feed_page import (
+from quantum.archive.feed_page import (
     PROOF_AGE_MS_MAX,
     FeedRequest,
     PageHead,

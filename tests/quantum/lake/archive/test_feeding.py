@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from clustor.raft.profiles import CONSISTENCY_PROFILE
 from clustor.raft.types import ReplicaId
-from quantum.node.feed_page import FeedRequest, decode_page, key_name, prove
+from quantum.archive.feed_page import FeedRequest, decode_page, key_name, prove
 from quantum.node.feeding import Feeding
 from tests.clustor.replica.harness import PARTITION, Cluster, Node, put
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clustor.log import Entry
 from clustor.log.reader import read_entries
+from clustor.log.types import Entry
 from quantum.archive import open_objects, verify_prg
 from quantum.lake.archive import DirectoryKeys, IndexRange
 from quantum.lake.opening import open_source

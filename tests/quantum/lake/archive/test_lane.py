@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clustor.log.steps import Storage
-from quantum.archive import ArchiveUnreachable, LogView, PrgArchiver, read_listing
+from quantum.archive import ArchiveUnreachable, PrgArchiver, ReplicaLog, read_listing
 from quantum.archive.objects import DirectoryObjects
 from quantum.node.archive_lane import ArchiveSettings, Lane
 from tests.quantum.lake.archive.boxes import FIRST_MS, PRG, LogBox, entries, keys_at
@@ -37,7 +37,7 @@ class Port:
         self.held: list[int | None] = []
         self.seals = 0
 
-    def look(self, *, due: bool) -> tuple[LogView | None, str]:
+    def look(self, *, due: bool) -> tuple[ReplicaLog | None, str]:
         if self.refusal:
             return None, self.refusal
         return replace(self.box.view(), leads=self.leads, log_bytes=self.log_bytes), ""

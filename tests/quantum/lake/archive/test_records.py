@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from clustor.log import KeyRing
 from clustor.log.errors import KeyUnavailable
+from clustor.log.keys import KeyRing
 from clustor.log.types import DekEpoch, MacEpoch
 from quantum.archive import (
     ArchiveConflict,
@@ -26,8 +26,8 @@ from quantum.archive.listing import follow
 from quantum.archive.names import record_name
 from quantum.archive.objects import DirectoryObjects
 from quantum.archive.records import (
+    ChainRecord,
     GapRow,
-    Record,
     check_mac,
     decode_record,
     digest_of,
@@ -47,7 +47,7 @@ def ring(byte: int = 1) -> KeyRing:
 KEYS = ring()
 
 
-def record_for(listing: Listing, cluster: str = "c") -> Record:
+def record_for(listing: Listing, cluster: str = "c") -> ChainRecord:
     first = listing.last + 1
     return next_record(
         listing,
@@ -142,7 +142,7 @@ def test_a_record_that_does_not_follow_is_refused(tmp_path: Path) -> None:
     assert len(objects.names("")) == 2 + 1  # the other chain's directory is below this one
 
 
-def other() -> Record:
+def other() -> ChainRecord:
     """A second record with the same number as one that is there, and other content."""
     listing = Listing(PRG)
     data = encode_record(record_for(listing), KEYS)

@@ -26,7 +26,14 @@ from quantum.cli.exits import Exit
 from quantum.lake.archive import DirectoryKeys, IndexRange
 from quantum.lake.errors import LogGone
 from quantum.lake.opening import open_source
-from quantum.lake.table import DirectoryStore, Operation, Proposal, Range, StreamName, Table
+from quantum.lake.table import (
+    DirectoryStore,
+    OffsetRange,
+    StreamName,
+    Table,
+    TableOperation,
+    VersionProposal,
+)
 from tests.quantum.lake.archive.boxes import FIRST_MS, PRG, LogBox, entries, keys_at
 
 SEGMENTS = [(1, 100), (101, 200), (201, 300), (301, 400), (401, 500)]
@@ -207,7 +214,10 @@ def test_the_command_shows_and_deletes_only_when_told(
     table = Table.create(DirectoryStore(tmp_path / "table"), schema_version=2, at_ms=0)
     kept = [*command, "--keep-from", tmp_path / "table", "--json"]
     assert json.loads(quantum(*kept, "--delete")[1])["through"] == 0, "it has read nothing yet"
-    table.commit(Proposal(Operation.INGEST, 2, {StreamName(str(PRG)): Range(1, 260)}), at_ms=0)
+    table.commit(
+        VersionProposal(TableOperation.INGEST, 2, {StreamName(str(PRG)): OffsetRange(1, 260)}),
+        at_ms=0,
+    )
     row = json.loads(quantum(*kept)[1])
     assert (row["through"], row["deleted"]) == (100, False), "it begins with the snapshot of 150"
     assert directory.names("") == before

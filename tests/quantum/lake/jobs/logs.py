@@ -10,7 +10,7 @@ from clustor.log.types import Entry, EntryKind, LogIndex, PartitionId, Term
 from clustor.raft.hard_state import HardState
 from clustor.replica import decode_batch, encode_batch
 from clustor.replica.header import encode_header, header_of
-from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
+from quantum.archive.types import Bounds, IndexRange, LogPiece, PrgId, SnapshotRef
 from quantum.broker import (
     OWN_ORIGIN,
     Attach,
@@ -25,9 +25,9 @@ from quantum.broker import (
     encode_record,
 )
 from quantum.lake.errors import LogGone
-from quantum.node.replaying import broker_settings
 from quantum.routing.ring import HashRing
 from quantum.tenants.broker_file import TenantEntry
+from quantum.tenants.partition_settings import broker_settings
 from quantum.types import TenantId
 
 TENANT = "dev"
@@ -57,7 +57,7 @@ class MemorySource:
 
     def bounds(self, prg: PrgId) -> Bounds:
         first, last = self.bases.get(prg, 0) + 1, len(self.logs[prg])
-        pieces = (Piece(first, last, 100 * (last - first + 1)),) if last >= first else ()
+        pieces = (LogPiece(first, last, 100 * (last - first + 1)),) if last >= first else ()
         return Bounds(prg, first, last, pieces)
 
     def entries(self, span: IndexRange) -> Iterator[Entry]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from quantum.lake.jobs.ingest import IngestReport, IngestSettings, ingest
 from quantum.lake.jobs.row_files import read_file
-from quantum.lake.planner import Limits
+from quantum.lake.planner import BatchLimits
 from quantum.lake.table import FileKind, Table, TableStore
 from tests.quantum.lake.jobs.logs import MemorySource
 
@@ -17,7 +17,7 @@ def filled(
     source: MemorySource, store: TableStore, *, entries: int | None = None, **more: Any
 ) -> IngestReport:
     """Ingest what is there, so many entries to a batch."""
-    settings = IngestSettings(limits=Limits(records=entries), **more)
+    settings = IngestSettings(limits=BatchLimits(records=entries), **more)
     return ingest(source, store, settings=settings)
 
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from clustor.runtime.audit.keys import AUDIT_KEYS_FILE, AuditKeysFile, PublicKeyEntry
 from clustor.security import ANCHOR_FILE, encode_anchor, file_name, split_batches
 from quantum.lake.errors import BadAddress, WrongKey
-from quantum.lake.jobs.audit import Question, audit, chunks
+from quantum.lake.jobs.audit import EventQuestion, audit, chunks
 from tests.clustor.security.audit_logs import KEY, OTHER_KEY, small_log
 
 
@@ -40,11 +40,11 @@ def write_keys(node: Path, key: object) -> None:
 
 
 def test_an_untouched_log_is_intact_and_answers(node: Path) -> None:
-    (found,), events = audit([str(node)], question=Question(who="operator/1"))
+    (found,), events = audit([str(node)], question=EventQuestion(who="operator/1"))
     assert found.is_intact, found.fault
     assert (found.events, found.batches, found.unsigned_lines) == (22, 6, 2)
     assert [row["object"] for row in events] == ["node/1"] + [f"node/{n}" for n in range(10, 20)]
-    _, everything = audit([str(node)], question=Question(tenant="acme", since_ms=1_020))
+    _, everything = audit([str(node)], question=EventQuestion(tenant="acme", since_ms=1_020))
     assert len(everything) == 2
     assert audit([str(node)])[1] == []
 

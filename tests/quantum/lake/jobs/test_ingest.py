@@ -17,7 +17,7 @@ from quantum.lake.jobs.compact import compact
 from quantum.lake.jobs.errors import StateUnknown
 from quantum.lake.jobs.ingest import IngestSettings, ingest, plan_batch, proposal_of, write_task
 from quantum.lake.jobs.verify import verify
-from quantum.lake.planner import Cutting, Limits, OnGap
+from quantum.lake.planner import BatchLimits, Cutting, OnGap
 from quantum.lake.refusals import OffsetAhead, UnknownSchemaVersion
 from quantum.lake.table import (
     DirectoryStore,
@@ -202,7 +202,7 @@ def test_drivers_that_overlap_and_die_add_each_message_once(seed: int) -> None:
     filled(MemorySource(), store)
     waiting: list[tuple[Any, Any]] = []
     for _ in range(40):
-        settings = IngestSettings(limits=Limits(records=rng.randint(1, 5)))
+        settings = IngestSettings(limits=BatchLimits(records=rng.randint(1, 5)))
         table = Table.open(store)
         batch = plan_batch(log, table.state, settings)
         if batch.tasks:
@@ -300,7 +300,7 @@ def test_continuous_mode_stops_when_told() -> None:
 def test_once_is_what_is_there_however_much_comes_meanwhile(entries: int) -> None:
     log, accepted = story()
     store = MemoryStore()
-    settings = IngestSettings(limits=Limits(records=entries))
+    settings = IngestSettings(limits=BatchLimits(records=entries))
 
     def publish(_: Table) -> None:
         log.publish(0, b"meanwhile")

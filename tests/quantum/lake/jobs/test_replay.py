@@ -12,7 +12,7 @@ from quantum.broker import OWN_ORIGIN, encode_publishes
 from quantum.lake.errors import LogGone
 from quantum.lake.jobs.errors import StateUnknown
 from quantum.lake.jobs.replay import (
-    Moment,
+    ReplayLimit,
     compare_digests,
     find_divergences,
     first_difference,
@@ -56,14 +56,14 @@ def test_a_snapshot_gives_the_same(log: MemorySource, compacted: int) -> None:
 
 
 def test_a_moment_is_the_last_entry_that_was_stamped_by_then(log: MemorySource) -> None:
-    found = replay(log, at=Moment(until_ms=NOON_MS + 2_500))[0]
+    found = replay(log, at=ReplayLimit(until_ms=NOON_MS + 2_500))[0]
     assert found.index == 4  # stamps 0, no stamp, 1 s, 2 s; then 3 s
     assert found.digest == digests(log, 0, 4)
 
 
 def test_what_is_gone_or_to_come_is_refused(log: MemorySource) -> None:
     with pytest.raises(LogGone):
-        replay(log, at=Moment(index=99))
+        replay(log, at=ReplayLimit(index=99))
     log.snapshot_and_compact(0, 5)
     with pytest.raises(StateUnknown):
         replay(log, indexes={f"{TENANT}/0": 3, f"{TENANT}/1": 0})
@@ -115,6 +115,6 @@ def test_the_state_comes_as_tables() -> None:
     assert [row["filter"] for row in tables["subscriptions"]] == ["t"]
     assert [row["payload"] for row in tables["queues"]] == [b"one", b"two"]
     assert [(row["topic"], row["payload"]) for row in tables["retained"]] == [("r", b"kept")]
-    before = state_at(log, at=Moment(index=2))
+    before = state_at(log, at=ReplayLimit(index=2))
     assert before["queues"] == []
     assert before["retained"] == []

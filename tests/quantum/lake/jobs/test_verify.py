@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quantum.archive.types import PrgId
-from quantum.lake.jobs.verify import Verdict, verify
+from quantum.lake.jobs.verify import TableVerdict, verify
 from quantum.lake.table import DataFile, FileKind, Table, TableDamaged
 from tests.quantum.lake.jobs.logs import TENANT, MemorySource
 from tests.quantum.lake.jobs.tables import filled
@@ -18,7 +18,7 @@ from tests.quantum.lake.jobs.test_ingest import story
 from tests.quantum.lake.table.stores import MemoryStore
 
 
-def kinds(verdict: Verdict) -> set[str]:
+def kinds(verdict: TableVerdict) -> set[str]:
     found = [each for partition in verdict.partitions for each in partition.findings]
     return {each.kind for each in (*found, *verdict.strays)}
 

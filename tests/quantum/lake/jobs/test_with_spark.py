@@ -34,7 +34,7 @@ from quantum.lake.jobs import (
 )
 from quantum.lake.jobs.measuring import measure_topics
 from quantum.lake.jobs.runner import Result, Task
-from quantum.lake.planner import Limits
+from quantum.lake.planner import BatchLimits
 from quantum.lake.table import DirectoryStore, Table
 from tests.quantum.lake.jobs.logs import DAY_MS, NOON_MS, MemorySource
 from tests.quantum.lake.jobs.test_ingest import story
@@ -55,7 +55,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     log.now_ms = NOON_MS + DAY_MS
     log.publish(0, b'{"value": 3}', topic="n/b", client="d")
     table = tmp_path_factory.mktemp("table")
-    settings = IngestSettings(limits=Limits(records=9), views=(VIEW,))
+    settings = IngestSettings(limits=BatchLimits(records=9), views=(VIEW,))
     found = ingest(log, str(table), spark=spark, settings=settings)
     assert found.commits == 2
     assert verify(log, str(table), spark=spark).is_equal
@@ -120,7 +120,7 @@ def test_a_page_with_plots(spark: SparkSession, filled: Path) -> None:
 def test_replay_and_compact_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     log, _ = story()
     store = DirectoryStore(tmp_path)
-    ingest(log, store, settings=IngestSettings(limits=Limits(records=1)))
+    ingest(log, store, settings=IngestSettings(limits=BatchLimits(records=1)))
     found = replay(log, spark=spark)
     assert [each.digest for each in found] == [log.machine(n).digest().hex() for n in (0, 1)]
     before = read_table(spark, store).count()

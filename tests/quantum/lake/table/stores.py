@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from quantum.lake.table import Stored, TableStore
+from quantum.archive.objects import StoredObject
+from quantum.lake.table import TableStore
 
 
 class Crash(BaseException):
@@ -31,11 +32,11 @@ class MemoryStore:
             raise FileNotFoundError(name)
         return self.files[name]
 
-    def names(self, directory: str) -> Iterator[Stored]:
+    def names(self, directory: str) -> Iterator[StoredObject]:
         prefix = f"{directory}/" if directory else ""
         for name in sorted(self.files):
             if name.startswith(prefix):
-                yield Stored(name, len(self.files[name]), self.modified_ms.get(name, 0))
+                yield StoredObject(name, len(self.files[name]), self.modified_ms.get(name, 0))
 
     def delete(self, name: str) -> None:
         self.files.pop(name, None)
@@ -101,7 +102,7 @@ class DyingStore:
     def read(self, name: str) -> bytes:
         return self._below.read(name)
 
-    def names(self, directory: str) -> Iterator[Stored]:
+    def names(self, directory: str) -> Iterable[StoredObject]:
         return self._below.names(directory)
 
     def data_path(self, place: str, name: str) -> str:

@@ -10,15 +10,15 @@ from quantum.lake.table import (
     DataFile,
     FileGone,
     FileKind,
-    Operation,
-    Proposal,
-    Range,
+    OffsetRange,
     RangeGap,
     RangeTaken,
     StreamName,
     TableDamaged,
     TableMisuse,
+    TableOperation,
     TableState,
+    VersionProposal,
     decode_commit,
     encode_commit,
     fold,
@@ -35,14 +35,16 @@ def file(
     return DataFile(path, kind, STREAM, first, last, rows, 10, ZEROS, ZEROS)
 
 
-def ingest(first: int, last: int, *add: DataFile, remove: tuple[str, ...] = ()) -> Proposal:
-    return Proposal(Operation.INGEST, 1, {STREAM: Range(first, last)}, {}, add, remove)
+def ingest(first: int, last: int, *add: DataFile, remove: tuple[str, ...] = ()) -> VersionProposal:
+    return VersionProposal(
+        TableOperation.INGEST, 1, {STREAM: OffsetRange(first, last)}, {}, add, remove
+    )
 
 
-def after(*proposals: Proposal) -> TableState:
+def after(*proposals: VersionProposal) -> TableState:
     """Return what a table is after these commits."""
     state = TableState()
-    for each in (Proposal(Operation.CREATE, 1), *proposals):
+    for each in (VersionProposal(TableOperation.CREATE, 1), *proposals):
         commit = plan_commit(state, each, writer="w", at_ms=5)
         state = fold(state, commit, encode_commit(commit))
     return state
@@ -50,7 +52,7 @@ def after(*proposals: Proposal) -> TableState:
 
 def test_ranges_of_a_stream_follow_each_other() -> None:
     state = after(ingest(5, 9, file("a", 5, 9)), ingest(10, 12, file("b", 10, 11)))
-    assert state.ranges == {STREAM: Range(5, 12)}
+    assert state.ranges == {STREAM: OffsetRange(5, 12)}
     assert state.next_offset(STREAM) == 13
     assert state.next_offset(StreamName("dev/1")) is None
     assert set(state.files) == {"a", "b"}
@@ -85,9 +87,9 @@ def test_rows_are_never_removed_by_new_ones() -> None:
 def test_a_rewriting_commit_keeps_the_number_of_rows_and_meets_no_other() -> None:
     state = after(ingest(1, 4, file("a", 1, 4, rows=3)), ingest(5, 6, file("b", 5, 6, rows=2)))
 
-    def rewrite(rows: int, base: int = state.version) -> Proposal:
+    def rewrite(rows: int, base: int = state.version) -> VersionProposal:
         added = (file("c", 1, 6, rows=rows),)
-        return Proposal(Operation.COMPACT, 1, add=added, remove=("a", "b"), base=base)
+        return VersionProposal(TableOperation.COMPACT, 1, add=added, remove=("a", "b"), base=base)
 
     plan_commit(state, rewrite(5), writer="w", at_ms=0)
     with pytest.raises(TableMisuse):
@@ -99,11 +101,14 @@ def test_a_rewriting_commit_keeps_the_number_of_rows_and_meets_no_other() -> Non
 def test_what_is_not_there_cannot_be_replaced() -> None:
     with pytest.raises(FileGone):
         plan_commit(
-            after(), Proposal(Operation.COMPACT, 1, remove=("a",), base=0), writer="w", at_ms=0
+            after(),
+            VersionProposal(TableOperation.COMPACT, 1, remove=("a",), base=0),
+            writer="w",
+            at_ms=0,
         )
 
 
-def commit_of(state: TableState, proposal: Proposal) -> Commit:
+def commit_of(state: TableState, proposal: VersionProposal) -> Commit:
     return plan_commit(state, proposal, writer="w", at_ms=7)
 
 
@@ -143,8 +148,8 @@ def test_a_log_that_contradicts_itself_is_not_believed() -> None:
     state = after(ingest(1, 4))
     honest = commit_of(state, ingest(5, 6))
     for changes in (
-        {"ranges": {STREAM: Range(4, 6)}},
-        {"ranges": {STREAM: Range(6, 6)}},
+        {"ranges": {STREAM: OffsetRange(4, 6)}},
+        {"ranges": {STREAM: OffsetRange(6, 6)}},
         {"version": 5},
         {"parent": "f" * 64},
         {"remove": ("gone",)},

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore as ObjectMemory
 
+from quantum.archive.objects import StoredObject, StoreObjects
 from quantum.lake.table import (
     BucketStore,
     CommitUnknown,
     DirectoryStore,
     NoTable,
     RangeTaken,
-    Stored,
     Table,
     TableDamaged,
     TableExists,
@@ -42,7 +42,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> TableStore:
         return MemoryStore()
     if request.param == "directory":
         return DirectoryStore(tmp_path / "deep" / "table")
-    return BucketStore(ObjectMemory(), "memory://table")
+    return BucketStore(StoreObjects(ObjectMemory()), "memory://table")
 
 
 def test_two_writers_share_a_table(store: TableStore) -> None:
@@ -193,7 +193,7 @@ def test_addresses_of_tables(tmp_path: Path) -> None:
     assert isinstance(open_store(str(tmp_path)), DirectoryStore)
     assert isinstance(open_store(f"file://{tmp_path}"), DirectoryStore)
     assert open_store(f"file://{tmp_path}").uri("a") == f"file://{tmp_path}/a"
-    assert isinstance(next(iter([Stored("a", 1, 2)])), Stored)
+    assert isinstance(next(iter([StoredObject("a", 1, 2)])), StoredObject)
     assert isinstance(open_store("memory:///"), BucketStore)
 
 

@@ -7,12 +7,12 @@ import secrets
 from quantum.lake.table import (
     DataFile,
     FileKind,
-    Operation,
-    Proposal,
-    Range,
+    OffsetRange,
     StreamName,
     Table,
+    TableOperation,
     TableStore,
+    VersionProposal,
     digest_of,
     ingested_name,
     leaf_of,
@@ -50,8 +50,8 @@ def write_range(store: TableStore, stream: StreamName, first: int, last: int) ->
     return write_file(store, name, stream, list(range(first, last + 1)))
 
 
-def proposal(stream: StreamName, first: int, last: int, *files: DataFile) -> Proposal:
-    return Proposal(Operation.INGEST, 1, {stream: Range(first, last)}, add=files)
+def proposal(stream: StreamName, first: int, last: int, *files: DataFile) -> VersionProposal:
+    return VersionProposal(TableOperation.INGEST, 1, {stream: OffsetRange(first, last)}, add=files)
 
 
 def add(table: Table, stream: StreamName, first: int, last: int, at_ms: int = 0) -> DataFile:
@@ -70,7 +70,7 @@ def compact(table: Table, stream: StreamName, at_ms: int = 0) -> DataFile:
     file = write_file(table.store, name, stream, rows)
     removed = tuple(each.path for each in old)
     table.commit(
-        Proposal(Operation.COMPACT, 1, add=(file,), remove=removed, base=state.version),
+        VersionProposal(TableOperation.COMPACT, 1, add=(file,), remove=removed, base=state.version),
         at_ms=at_ms,
     )
     return file

@@ -15,7 +15,7 @@ from clustor.control.command_gates import CommandGate
 from clustor.replica import Applied, ReplicaOutput
 from clustor.runtime.group import HostedGroup
 from quantum.broker import Broker, BrokerSettings
-from quantum.edge.ports import Peer, Transport, Wire
+from quantum.edge.ports import ConnectionPeer, Transport, WirePort
 from quantum.mesh.link import Said
 from quantum.mesh.relay import RelayEntry
 from quantum.mesh.tenant import Tenant
@@ -156,7 +156,15 @@ class Bench:
     def knows(self, _node: int, _gate: CommandGate) -> bool:
         return True
 
+    def members_know(self, _prg: PartitionLeader, _gate: CommandGate) -> bool:
+        return True
+
     def knows_full_queues(self, _prg: PartitionLeader) -> bool:
+        return True
+
+    stream_files = None
+
+    def knows_topics(self, _prg: PartitionLeader) -> bool:
         return True
 
     def gate_for(self, _prg: PartitionLeader) -> None:
@@ -186,7 +194,7 @@ class Bench:
         """Nobody is told here."""
 
 
-class Line(Wire):
+class Line(WirePort):
     """One connection: bytes to the server, and all that it says to them."""
 
     def __init__(self, bench: Bench) -> None:
@@ -200,7 +208,7 @@ class Line(Wire):
         """Send bytes, let everything happen, and return what the server said since the last."""
         if not self._is_open:
             self._is_open = True
-            self._handler.opened(self, Peer("tcp", "bench", TENANT))
+            self._handler.opened(self, ConnectionPeer("tcp", "bench", TENANT))
         self._handler.received(data)
         self._bench.settle()
         return self.hear()

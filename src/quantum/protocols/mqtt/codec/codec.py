@@ -20,11 +20,11 @@ from quantum.protocols.mqtt.codec.packets import (
     Pubrec,
     Pubrel,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
 )
-from quantum.protocols.mqtt.codec.primitives import Cursor, encode_variable
+from quantum.protocols.mqtt.codec.primitives import PacketCursor, encode_variable
 from quantum.protocols.mqtt.codec.types import (
     REMAINING_LENGTH_MAX,
     Direction,
@@ -66,7 +66,7 @@ def decode_packet(
     that the peer may send in this direction.
     """
     kind = _check_type(first_byte >> 4, version, direction)
-    cursor = Cursor(body)
+    cursor = PacketCursor(body)
     if kind is PacketType.CONNECT:
         return decode.decode_connect(cursor, first_byte & 0x0F)
     _check_flags(kind, first_byte & 0x0F, version)
@@ -97,7 +97,11 @@ def _check_flags(kind: PacketType, flags: int, version: ProtocolVersion) -> None
 
 
 def _decode_body(
-    kind: PacketType, cursor: Cursor, flags: int, version: ProtocolVersion, direction: Direction
+    kind: PacketType,
+    cursor: PacketCursor,
+    flags: int,
+    version: ProtocolVersion,
+    direction: Direction,
 ) -> Packet:
     match kind:
         case PacketType.PUBLISH:
@@ -164,11 +168,11 @@ def _encode_body(packet: Packet, version: ProtocolVersion) -> tuple[int, bytes]:
             return 0x10, encode.encode_connect(packet)
         case Connack():
             return 0x20, encode.encode_connack(packet, version)
-        case Subscribe():
+        case SubscribePacket():
             return 0x82, encode.encode_subscribe(packet, version)
         case Suback():
             return 0x90, encode.encode_suback(packet, version)
-        case Unsubscribe():
+        case UnsubscribePacket():
             return 0xA2, encode.encode_unsubscribe(packet, version)
         case Unsuback():
             return 0xB0, encode.encode_unsuback(packet, version)

@@ -22,13 +22,13 @@ from quantum.protocols.mqtt.codec.packets import (
     Disconnect,
     Publish,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
     Will,
 )
-from quantum.protocols.mqtt.codec.primitives import Cursor, check_identifier
+from quantum.protocols.mqtt.codec.primitives import PacketCursor, check_identifier
 from quantum.protocols.mqtt.codec.properties import (
     NO_PROPERTIES,
     Properties,
@@ -76,7 +76,7 @@ def _violation(reason: str, **facts: object) -> ProtocolViolation:
     return ProtocolViolation(ReasonCode.PROTOCOL_ERROR, reason, **facts)
 
 
-def decode_connect(cursor: Cursor, flags: int) -> Connect:
+def decode_connect(cursor: PacketCursor, flags: int) -> Connect:
     """Decode a CONNECT in the version that it names itself (§3.1).
 
     A fault behind the protocol level carries that version, so that it can be answered.
@@ -111,7 +111,7 @@ def _unanswered() -> Iterator[None]:
 
 
 def _decode_connect_fields(
-    cursor: Cursor, version: ProtocolVersion, flags: int, keep_alive: int
+    cursor: PacketCursor, version: ProtocolVersion, flags: int, keep_alive: int
 ) -> Connect:
     properties = _take_properties(cursor, PropertyScope.CONNECT, version)
     client_id = ClientId(_take_client_id(cursor, version))
@@ -137,7 +137,7 @@ def _check_connect_flags(flags: int, version: ProtocolVersion) -> None:
         raise _malformed("password without a user name")  # 3.1.1 [MQTT-3.1.2-22]
 
 
-def _take_client_id(cursor: Cursor, version: ProtocolVersion) -> str:
+def _take_client_id(cursor: PacketCursor, version: ProtocolVersion) -> str:
     """Take the client identifier; MQTT 5 has a word for one that we do not allow (§3.2.2.2)."""
     text = cursor.take_text()
     try:
@@ -150,7 +150,7 @@ def _take_client_id(cursor: Cursor, version: ProtocolVersion) -> str:
 
 
 def _take_credentials(
-    cursor: Cursor, flags: int, version: ProtocolVersion
+    cursor: PacketCursor, flags: int, version: ProtocolVersion
 ) -> tuple[str | None, bytes | None]:
     # In 3.1 the remaining length outranks the two flags: a credential may be promised and absent.
     present = not (version is _V31 and cursor.exhausted)
@@ -160,7 +160,7 @@ def _take_credentials(
     return user_name, password
 
 
-def _take_will(cursor: Cursor, flags: int, version: ProtocolVersion) -> Will:
+def _take_will(cursor: PacketCursor, flags: int, version: ProtocolVersion) -> Will:
     properties = _take_properties(cursor, PropertyScope.WILL, version)
     topic = cursor.take_binary()
     check_topic_name(topic)
@@ -168,7 +168,7 @@ def _take_will(cursor: Cursor, flags: int, version: ProtocolVersion) -> Will:
     return Will(TopicName(topic), cursor.take_binary(), qos, retain, properties)
 
 
-def decode_connack(cursor: Cursor, version: ProtocolVersion) -> Connack:
+def decode_connack(cursor: PacketCursor, version: ProtocolVersion) -> Connack:
     """Decode a CONNACK (§3.2)."""
     flags = cursor.take_byte()
     if version is _V31:
@@ -181,7 +181,7 @@ def decode_connack(cursor: Cursor, version: ProtocolVersion) -> Connack:
     return Connack(bool(flags), reason, _take_properties(cursor, PropertyScope.CONNACK, version))
 
 
-def _take_connect_reason(cursor: Cursor, version: ProtocolVersion) -> ReasonCode:
+def _take_connect_reason(cursor: PacketCursor, version: ProtocolVersion) -> ReasonCode:
     if version is _V5:
         return _take_reason(cursor, PacketType.CONNACK, Direction.TO_CLIENT)
     code = cursor.take_byte()
@@ -191,7 +191,7 @@ def _take_connect_reason(cursor: Cursor, version: ProtocolVersion) -> ReasonCode
 
 
 def decode_publish(
-    cursor: Cursor, flags: int, version: ProtocolVersion, direction: Direction
+    cursor: PacketCursor, flags: int, version: ProtocolVersion, direction: Direction
 ) -> Publish:
     """Decode a PUBLISH (§3.3)."""
     qos, dup = flags >> 1 & 3, bool(flags & 0x08)
@@ -218,7 +218,10 @@ def _too_many_filters() -> PeerFault:
 
 
 def decode_acknowledgement(
-    cursor: Cursor, version: ProtocolVersion, packet: type[_AcknowledgementT], kind: PacketType
+    cursor: PacketCursor,
+    version: ProtocolVersion,
+    packet: type[_AcknowledgementT],
+    kind: PacketType,
 ) -> _AcknowledgementT:
     """Decode a PUBACK, PUBREC, PUBREL or PUBCOMP (§3.4–§3.7)."""
     packet_id = _take_packet_id(cursor)
@@ -228,7 +231,7 @@ def decode_acknowledgement(
     return packet(packet_id, reason, _take_trailing_properties(cursor, kind))
 
 
-def decode_subscribe(cursor: Cursor, version: ProtocolVersion) -> Subscribe:
+def decode_subscribe(cursor: PacketCursor, version: ProtocolVersion) -> SubscribePacket:
     """Decode a SUBSCRIBE (§3.8)."""
     packet_id = _take_packet_id(cursor)
     properties = _take_properties(cursor, PropertyScope.SUBSCRIBE, version)
@@ -241,10 +244,10 @@ def decode_subscribe(cursor: Cursor, version: ProtocolVersion) -> Subscribe:
         subscriptions.append(_take_subscription(cursor, version))
     if not subscriptions:
         raise _violation("subscribe to nothing")  # [MQTT-3.8.3-2]
-    return Subscribe(packet_id, tuple(subscriptions), properties)
+    return SubscribePacket(packet_id, tuple(subscriptions), properties)
 
 
-def _take_subscription(cursor: Cursor, version: ProtocolVersion) -> Subscription:
+def _take_subscription(cursor: PacketCursor, version: ProtocolVersion) -> Subscription:
     topic_filter = _take_filter(cursor, version)
     options = cursor.take_byte()
     if version is not _V5:
@@ -267,7 +270,7 @@ def _check_requested_qos(options: int, version: ProtocolVersion) -> int:
     return qos
 
 
-def decode_suback(cursor: Cursor, version: ProtocolVersion) -> Suback:
+def decode_suback(cursor: PacketCursor, version: ProtocolVersion) -> Suback:
     """Decode a SUBACK (§3.9)."""
     packet_id = _take_packet_id(cursor)
     properties = _take_properties(cursor, PropertyScope.SUBACK, version)
@@ -281,7 +284,7 @@ def decode_suback(cursor: Cursor, version: ProtocolVersion) -> Suback:
     return Suback(packet_id, tuple(codes), properties)
 
 
-def decode_unsubscribe(cursor: Cursor, version: ProtocolVersion) -> Unsubscribe:
+def decode_unsubscribe(cursor: PacketCursor, version: ProtocolVersion) -> UnsubscribePacket:
     """Decode an UNSUBSCRIBE (§3.10)."""
     packet_id = _take_packet_id(cursor)
     properties = _take_properties(cursor, PropertyScope.UNSUBSCRIBE, version)
@@ -292,10 +295,10 @@ def decode_unsubscribe(cursor: Cursor, version: ProtocolVersion) -> Unsubscribe:
         filters.append(_take_filter(cursor, version))
     if not filters:
         raise _violation("unsubscribe from nothing")  # [MQTT-3.10.3-2]
-    return Unsubscribe(packet_id, tuple(filters), properties)
+    return UnsubscribePacket(packet_id, tuple(filters), properties)
 
 
-def decode_unsuback(cursor: Cursor, version: ProtocolVersion) -> Unsuback:
+def decode_unsuback(cursor: PacketCursor, version: ProtocolVersion) -> Unsuback:
     """Decode an UNSUBACK (§3.11)."""
     packet_id = _take_packet_id(cursor)
     if version is not _V5:
@@ -309,7 +312,9 @@ def decode_unsuback(cursor: Cursor, version: ProtocolVersion) -> Unsuback:
     return Unsuback(packet_id, tuple(codes), properties)
 
 
-def decode_disconnect(cursor: Cursor, version: ProtocolVersion, direction: Direction) -> Disconnect:
+def decode_disconnect(
+    cursor: PacketCursor, version: ProtocolVersion, direction: Direction
+) -> Disconnect:
     """Decode a DISCONNECT (§3.14)."""
     if version is not _V5 or cursor.exhausted:
         return Disconnect()
@@ -320,7 +325,7 @@ def decode_disconnect(cursor: Cursor, version: ProtocolVersion, direction: Direc
     return Disconnect(reason, properties)
 
 
-def decode_auth(cursor: Cursor, direction: Direction) -> Auth:
+def decode_auth(cursor: PacketCursor, direction: Direction) -> Auth:
     """Decode an AUTH (§3.15); only a server's success may leave the method out."""
     if cursor.exhausted and direction is Direction.TO_CLIENT:
         return Auth()
@@ -333,14 +338,14 @@ def decode_auth(cursor: Cursor, direction: Direction) -> Auth:
     return Auth(reason, properties)
 
 
-def _take_packet_id(cursor: Cursor) -> PacketId:
+def _take_packet_id(cursor: PacketCursor) -> PacketId:
     packet_id = cursor.take_number(2)
     if not packet_id:
         raise _violation("packet identifier 0")  # [MQTT-2.2.1-3]
     return PacketId(packet_id)
 
 
-def _take_filter(cursor: Cursor, version: ProtocolVersion) -> TopicFilter:
+def _take_filter(cursor: PacketCursor, version: ProtocolVersion) -> TopicFilter:
     topic_filter = cursor.take_binary()
     check_topic_filter(topic_filter)
     if version is _V5:
@@ -348,7 +353,7 @@ def _take_filter(cursor: Cursor, version: ProtocolVersion) -> TopicFilter:
     return TopicFilter(topic_filter)
 
 
-def _take_reason(cursor: Cursor, kind: PacketType, direction: Direction) -> ReasonCode:
+def _take_reason(cursor: PacketCursor, kind: PacketType, direction: Direction) -> ReasonCode:
     code = cursor.take_byte()
     reason = _REASONS.get(code)
     if reason is None or reason not in ALLOWED_REASONS[direction][kind]:
@@ -356,10 +361,12 @@ def _take_reason(cursor: Cursor, kind: PacketType, direction: Direction) -> Reas
     return reason
 
 
-def _take_properties(cursor: Cursor, scope: PropertyScope, version: ProtocolVersion) -> Properties:
+def _take_properties(
+    cursor: PacketCursor, scope: PropertyScope, version: ProtocolVersion
+) -> Properties:
     return decode_properties(cursor, scope) if version is _V5 else NO_PROPERTIES
 
 
-def _take_trailing_properties(cursor: Cursor, kind: PacketType) -> Properties:
+def _take_trailing_properties(cursor: PacketCursor, kind: PacketType) -> Properties:
     """Take properties that may be left out where they are empty, length and all."""
     return NO_PROPERTIES if cursor.exhausted else decode_properties(cursor, PropertyScope(kind))

@@ -13,10 +13,10 @@ from quantum.protocols.mqtt.codec.packets import (
     Disconnect,
     Publish,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
     Will,
 )
 from quantum.protocols.mqtt.codec.primitives import encode_binary, encode_number, encode_text
@@ -128,7 +128,7 @@ def encode_acknowledgement(
     return packet_id + _encode_ending(packet.reason_code, packet.properties, kind)
 
 
-def encode_subscribe(packet: Subscribe, version: ProtocolVersion) -> bytes:
+def encode_subscribe(packet: SubscribePacket, version: ProtocolVersion) -> bytes:
     """Encode the body of a SUBSCRIBE (§3.8.2, §3.8.3)."""
     if not packet.subscriptions:
         raise MqttMisuse("subscribe to nothing")
@@ -169,7 +169,7 @@ def encode_suback(packet: Suback, version: ProtocolVersion) -> bytes:
     return _encode_packet_id(packet.packet_id) + properties + codes
 
 
-def encode_unsubscribe(packet: Unsubscribe, version: ProtocolVersion) -> bytes:
+def encode_unsubscribe(packet: UnsubscribePacket, version: ProtocolVersion) -> bytes:
     """Encode the body of an UNSUBSCRIBE (§3.10.2, §3.10.3)."""
     if not packet.topic_filters:
         raise MqttMisuse("unsubscribe from nothing")

@@ -125,7 +125,7 @@ class Subscription:
 
 
 @dataclass(slots=True)
-class Subscribe:
+class SubscribePacket:
     """A client asks for one or more subscriptions."""
 
     packet_id: PacketId
@@ -143,7 +143,7 @@ class Suback:
 
 
 @dataclass(slots=True)
-class Unsubscribe:
+class UnsubscribePacket:
     """A client ends one or more subscriptions."""
 
     packet_id: PacketId
@@ -193,9 +193,9 @@ Packet = (
     | Connack
     | Publish
     | Acknowledgement
-    | Subscribe
+    | SubscribePacket
     | Suback
-    | Unsubscribe
+    | UnsubscribePacket
     | Unsuback
     | Pingreq
     | Pingresp

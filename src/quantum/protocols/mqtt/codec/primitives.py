@@ -17,7 +17,7 @@ _NON_CHARACTERS: Final = "".join(
 _UNWANTED: Final = re.compile(f"[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef{_NON_CHARACTERS}]")
 
 
-class Cursor:
+class PacketCursor:
     """Walks the body of one packet; asks for more than there is raise MalformedPacket."""
 
     __slots__ = ("body", "end", "position")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from quantum.protocols.mqtt.codec.errors import MalformedPacket, MqttMisuse, ProtocolViolation
 from quantum.protocols.mqtt.codec.primitives import (
-    Cursor,
+    PacketCursor,
     check_identifier,
     decode_text,
     encode_binary,
@@ -210,7 +210,7 @@ _RULES_IN: Final[Mapping[PropertyScope, Mapping[int, PropertyRule]]] = {
 _REPEATABLE: Final = frozenset(rule.field for rule in PROPERTY_RULES if rule.repeatable)
 
 
-def decode_properties(cursor: Cursor, scope: PropertyScope) -> Properties:
+def decode_properties(cursor: PacketCursor, scope: PropertyScope) -> Properties:
     """Take a property length and its properties from `cursor`; NO_PROPERTIES if there are none.
 
     Raises MalformedPacket for what cannot stand in `scope` (§2.2.2.2), and ProtocolViolation
@@ -219,7 +219,7 @@ def decode_properties(cursor: Cursor, scope: PropertyScope) -> Properties:
     length = cursor.take_variable()
     if not length:
         return NO_PROPERTIES
-    block = Cursor(cursor.take_bytes(length))
+    block = PacketCursor(cursor.take_bytes(length))
     found: dict[str, Any] = {}
     rules = _RULES_IN[scope]
     while not block.exhausted:
@@ -254,7 +254,7 @@ def _collect(found: dict[str, Any], rule: PropertyRule, value: object) -> None:
         found[rule.field] = value
 
 
-def _take_value(block: Cursor, rule: PropertyRule) -> object:
+def _take_value(block: PacketCursor, rule: PropertyRule) -> object:
     value = _TAKE[rule.kind](block)
     if not _is_legal(rule, value):
         raise ProtocolViolation(rule.fault, "illegal property value", property=rule.field)
@@ -268,21 +268,21 @@ def _is_legal(rule: PropertyRule, value: Any) -> bool:
     return most is None or bool(rule.minimum <= value <= most)
 
 
-def _take_topic(block: Cursor) -> bytes:
+def _take_topic(block: PacketCursor) -> bytes:
     topic = block.take_binary()
     check_identifier(decode_text(topic))  # ill-formed text is malformed before it is illegal
     return topic
 
 
-_TAKE: Final[Mapping[PropertyKind, Callable[[Cursor], object]]] = {
-    PropertyKind.BOOLEAN: Cursor.take_byte,
-    PropertyKind.BYTE: Cursor.take_byte,
+_TAKE: Final[Mapping[PropertyKind, Callable[[PacketCursor], object]]] = {
+    PropertyKind.BOOLEAN: PacketCursor.take_byte,
+    PropertyKind.BYTE: PacketCursor.take_byte,
     PropertyKind.TWO_BYTES: lambda block: block.take_number(2),
     PropertyKind.FOUR_BYTES: lambda block: block.take_number(4),
-    PropertyKind.VARIABLE: Cursor.take_variable,
-    PropertyKind.TEXT: Cursor.take_text,
+    PropertyKind.VARIABLE: PacketCursor.take_variable,
+    PropertyKind.TEXT: PacketCursor.take_text,
     PropertyKind.TOPIC: _take_topic,
-    PropertyKind.BINARY: Cursor.take_binary,
+    PropertyKind.BINARY: PacketCursor.take_binary,
     PropertyKind.TEXT_PAIR: lambda block: (block.take_text(), block.take_text()),
 }
 

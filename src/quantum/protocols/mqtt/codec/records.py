@@ -9,7 +9,7 @@ from typing import Final
 from quantum.broker.message import Message, decode_record
 from quantum.model.records import MQTT_RECORDS, Origin, Record, RecordProtocol
 from quantum.protocols.mqtt.codec.errors import MalformedPacket, ProtocolViolation
-from quantum.protocols.mqtt.codec.primitives import Cursor, encode_variable
+from quantum.protocols.mqtt.codec.primitives import PacketCursor, encode_variable
 from quantum.protocols.mqtt.codec.properties import (
     NO_PROPERTIES,
     Properties,
@@ -30,7 +30,9 @@ def decode_block(block: bytes) -> Properties:
     if not block:
         return NO_PROPERTIES
     try:
-        return decode_properties(Cursor(encode_variable(len(block)) + block), PropertyScope.PUBLISH)
+        return decode_properties(
+            PacketCursor(encode_variable(len(block)) + block), PropertyScope.PUBLISH
+        )
     except (MalformedPacket, ProtocolViolation):
         return NO_PROPERTIES
 

@@ -6,7 +6,7 @@ from quantum.broker.message import decode_record
 from quantum.mesh import link
 from quantum.mesh.tenant import Tenant
 from quantum.partition.leader import PartitionLeader
-from quantum.protocols.mqtt.session.connection import Connection
+from quantum.protocols.mqtt.session.connection import MqttConnection
 from quantum.protocols.mqtt.session.mqtt_node import MqttNode
 from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
 from quantum.protocols.mqtt.session.tenant_sessions import TenantClient, TenantSessions
@@ -25,11 +25,11 @@ class MqttAdapter(MqttNode):
             link.SlowDown: self._on_slow_down,
         }
 
-    def new_connection(self) -> Connection:
-        return Connection(self)
+    def new_connection(self) -> MqttConnection:
+        return MqttConnection(self)
 
-    def relayed_connection(self, client_id: bytes) -> Connection:
-        connection = Connection(self)
+    def relayed_connection(self, client_id: bytes) -> MqttConnection:
+        connection = MqttConnection(self)
         connection.arrived(client_id)
         return connection
 

@@ -16,7 +16,7 @@ class Challenge:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AuthenticationAccepted:
     """The client is who it says; `data` is the method's last word to it."""
 
     data: bytes | None = None
@@ -29,7 +29,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class AuthenticationRefused:
     """The client is not let in, or must go, for a reason that CONNACK and DISCONNECT know."""
 
     reason: ReasonCode = ReasonCode.NOT_AUTHORIZED
@@ -46,7 +46,7 @@ class Who:
     client_id: str
 
 
-Verdict: TypeAlias = Challenge | Accepted | Refused
+Verdict: TypeAlias = Challenge | AuthenticationAccepted | AuthenticationRefused
 
 
 class Exchange(Protocol):
@@ -96,7 +96,7 @@ class Talk:
         if self._exchange is None:
             raise _violation("no authentication is under way")
         verdict = self._exchange.step(data)
-        if isinstance(verdict, Accepted):
+        if isinstance(verdict, AuthenticationAccepted):
             self._exchange, self.last_word = None, verdict.data
         return verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from clustor.runtime.containment import guarded
-from quantum.edge.ports import Peer, Wire
+from quantum.edge.ports import ConnectionPeer, WirePort
 from quantum.protocols.mqtt.codec import (
     Connack,
     Disconnect,
@@ -18,9 +18,9 @@ from quantum.protocols.mqtt.codec import (
 )
 from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.protocols.mqtt.session.mqtt_node import MqttNode
-from quantum.protocols.mqtt.session.phase import PLACE, Phase
+from quantum.protocols.mqtt.session.phase import PLACE, ConnectionPhase
 from quantum.protocols.mqtt.session.tenant_sessions import TenantSessions
-from quantum.protocols.mqtt.session.terms import Terms
+from quantum.protocols.mqtt.session.terms import ConnectionTerms
 
 _V5: Final = ProtocolVersion.V5
 _BEHIND_PIECES_MAX: Final = 8_192
@@ -48,15 +48,15 @@ class ClientWire:
 
     def __init__(self, node: MqttNode) -> None:
         self.node = node
-        self.phase = Phase.NEW
-        self.wire: Wire | None = None
+        self.phase = ConnectionPhase.NEW
+        self.wire: WirePort | None = None
         """None before it is opened, and as soon as nothing may leave any more."""
-        self.peer: Peer | None = None
+        self.peer: ConnectionPeer | None = None
         self.version = ProtocolVersion.V311
         self.is_v5 = False
         self.client_id: bytes = b""
         self.tenant: TenantSessions | None = None
-        self.terms: Terms | None = None
+        self.terms: ConnectionTerms | None = None
         self.last_seen_ms = 0
         self._out: list[bytes] = []
         self._subacks_due = 0
@@ -76,7 +76,7 @@ class ClientWire:
         return self.tenant
 
     @property
-    def agreed(self) -> Terms:
+    def agreed(self) -> ConnectionTerms:
         """What CONNECT asked for and got."""
         assert self.terms is not None
         return self.terms
@@ -88,7 +88,7 @@ class ClientWire:
 
     @property
     def is_live(self) -> bool:
-        return self.phase is Phase.LIVE
+        return self.phase is ConnectionPhase.LIVE
 
     @property
     def writable(self) -> bool:
@@ -103,7 +103,7 @@ class ClientWire:
         self.version, self.is_v5 = version, version is _V5
 
     def send_live(self, packet: Packet) -> None:
-        if self.phase is Phase.LIVE:
+        if self.phase is ConnectionPhase.LIVE:
             self.send(packet)
 
     def send(self, packet: Packet) -> None:
@@ -223,10 +223,10 @@ class ClientWire:
 
     def disconnect(self, reason: ReasonCode, why: str, reference: str | None = None) -> None:
         """Say why, where the protocol has words for it, and close."""
-        if self.phase is Phase.CLOSED:
+        if self.phase is ConnectionPhase.CLOSED:
             return
         self.node.meters.disconnects[reason] += 1
-        if self.is_v5 and self.phase is Phase.LIVE:
+        if self.is_v5 and self.phase is ConnectionPhase.LIVE:
             said = Properties(server_reference=reference)
             said.reason_string = why if self.agreed.wants_reasons else None
             self.send(Disconnect(reason, said))

@@ -16,9 +16,9 @@ from typing import Any, Final
 from clustor.runtime.containment import guarded
 from quantum.broker import Unsubscribe as UnsubscribeCommand
 from quantum.broker import encode_command
-from quantum.edge.ports import Peer, Wire
+from quantum.edge.ports import ConnectionPeer, WirePort
 from quantum.mesh.relay import RelayEntry, RelayExit
-from quantum.partition.gate import Operation
+from quantum.partition.gate import ClientOperation
 from quantum.partition.leader import PartitionLeader
 from quantum.partition.reasons import RefusalReason
 from quantum.protocols.mqtt.codec import (
@@ -35,7 +35,7 @@ from quantum.protocols.mqtt.session.handshake import ConnectHandshake
 from quantum.protocols.mqtt.session.large_packets import LARGE_BYTES, whole_within_ms
 from quantum.protocols.mqtt.session.mqtt_node import MqttNode
 from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
-from quantum.protocols.mqtt.session.phase import PLACE, Phase
+from quantum.protocols.mqtt.session.phase import PLACE, ConnectionPhase
 from quantum.protocols.mqtt.session.relay_memory import RelayMemory
 from quantum.protocols.mqtt.session.resuming import RESUME_MS_MAX, ResumedWire
 from quantum.protocols.mqtt.session.session_client import NEVER_MS, SessionClient
@@ -43,14 +43,14 @@ from quantum.protocols.mqtt.session.tenant_sessions import TenantClient
 from quantum.tenants.passwords import IDENTITY_PREFIX
 
 _ASKS: Final = {
-    PacketType.PUBLISH.value: Operation.PUBLISH,
-    PacketType.SUBSCRIBE.value: Operation.SUBSCRIBE,
-    PacketType.AUTH.value: Operation.AUTHENTICATE,
+    PacketType.PUBLISH.value: ClientOperation.PUBLISH,
+    PacketType.SUBSCRIBE.value: ClientOperation.SUBSCRIBE,
+    PacketType.AUTH.value: ClientOperation.AUTHENTICATE,
 }
 """What a packet asks for that may be closed."""
 
 
-class Connection(SessionClient):
+class MqttConnection(SessionClient):
     """A handler for the listeners; see the module."""
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Connection(SessionClient):
 
     # What the listener calls.
 
-    def opened(self, wire: Wire, peer: Peer) -> None:
+    def opened(self, wire: WirePort, peer: ConnectionPeer) -> None:
         self.wire, self.peer = wire, peer
         self.last_seen_ms = self.node.tick_ms
         assert self._handshake is not None
@@ -96,7 +96,7 @@ class Connection(SessionClient):
         self.last_seen_ms = self.node.tick_ms
         if self._resumed is not None:
             self._resumed.late += data
-        elif self.phase is Phase.LIVE:
+        elif self.phase is ConnectionPhase.LIVE:
             self.home.bytes_in += len(data)
             self.reader.receive(data)
             self.pull()
@@ -111,7 +111,7 @@ class Connection(SessionClient):
     def writable_again(self) -> None:
         if self._relay is not None:
             self._relay.report()
-        elif self.phase is Phase.LIVE and self.outward is not None:
+        elif self.phase is ConnectionPhase.LIVE and self.outward is not None:
             self.outward.send_more()
 
     @guarded(PLACE)
@@ -149,7 +149,7 @@ class Connection(SessionClient):
         memory: RelayMemory | None,
     ) -> None:
         assert self.wire is not None and self.peer is not None
-        self.phase = Phase.RELAYED
+        self.phase = ConnectionPhase.RELAYED
         self._handshake = self._permit = None
         if self._holds:
             self._holds, self._is_paused = 0, False
@@ -164,9 +164,9 @@ class Connection(SessionClient):
     def _route_again(self, early: bytes, deadline_ms: int) -> None:
         """Find the session's partition anew: the node that was asked gave no answer."""
         self._relay = None
-        if self.wire is None or self.phase is Phase.CLOSED:
+        if self.wire is None or self.phase is ConnectionPhase.CLOSED:
             return
-        self.phase = Phase.NEW
+        self.phase = ConnectionPhase.NEW
         self._handshake = ConnectHandshake(self)
         self._handshake.deadline_ms = deadline_ms
         self._handshake.received(early)
@@ -175,7 +175,7 @@ class Connection(SessionClient):
         """Wait unread for the session's next leader, which is told what the last one was."""
         self._relay = None
         wire = self.wire
-        if wire is None or self.phase is Phase.CLOSED:
+        if wire is None or self.phase is ConnectionPhase.CLOSED:
             return
         if isinstance(wire, ResumedWire):
             wire = wire.wire
@@ -183,7 +183,7 @@ class Connection(SessionClient):
         patience_ms = min(self._keep_alive_ms or RESUME_MS_MAX, RESUME_MS_MAX)
         self._connect_deadline_ms = self.node.tick_ms + patience_ms
         self.reader = PacketReader(self.limits.packet_bytes_max, self.limits.connect_bytes_max)
-        self.phase = Phase.NEW
+        self.phase = ConnectionPhase.NEW
         self.node.resume_later(self)
 
     def is_led(self, now_ms: int) -> bool:
@@ -205,7 +205,7 @@ class Connection(SessionClient):
     @guarded(PLACE)
     def _say_again(self) -> None:
         resumed, self._resumed = self._resumed, None
-        if resumed is not None and self.phase is not Phase.CLOSED:
+        if resumed is not None and self.phase is not ConnectionPhase.CLOSED:
             self.node.meters.resumed += 1
             said = resumed.go_on()
             if said:
@@ -215,13 +215,13 @@ class Connection(SessionClient):
         handshake, self._handshake = self._handshake, None
         if handshake is not None and handshake.trace is not None:
             handshake.trace.finish(self.home.name)
-        self.phase = Phase.LIVE
+        self.phase = ConnectionPhase.LIVE
         self.note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
         self.send(connack)
         self._end_forbidden()
         if self._holds:
             self.let_go()
-        elif self.reader.buffered_bytes and self.phase is Phase.LIVE:
+        elif self.reader.buffered_bytes and self.phase is ConnectionPhase.LIVE:
             self.pull()
 
     # What comes in.
@@ -230,7 +230,7 @@ class Connection(SessionClient):
     def pull(self) -> None:
         reader, share = self.reader, self.home.share
         try:
-            while self.phase is Phase.LIVE and not self._holds:
+            while self.phase is ConnectionPhase.LIVE and not self._holds:
                 window = reader.window()
                 if window is None or self.permit.must_wait():
                     return
@@ -292,7 +292,7 @@ class Connection(SessionClient):
     def _note_large(self) -> None:
         """Be counted while a large packet comes; there may be no room for it now."""
         size, large = self.reader.awaited_bytes, self.node.large
-        if self.phase is Phase.LIVE and size > LARGE_BYTES:
+        if self.phase is ConnectionPhase.LIVE and size > LARGE_BYTES:
             self._is_large = True
             large.begin(self, size, self.node.tick_ms)
         elif self._is_large:
@@ -315,11 +315,11 @@ class Connection(SessionClient):
 
     @guarded(PLACE)
     def batch_finished(self) -> None:
-        if self._dispatch is not None and self.phase is Phase.LIVE:
+        if self._dispatch is not None and self.phase is ConnectionPhase.LIVE:
             self._dispatch.inbound.release_answers()
 
     def answer_pubrec(self, packet_id: int, refusal: RefusalReason | None) -> None:
-        if self.phase is Phase.LIVE:
+        if self.phase is ConnectionPhase.LIVE:
             self._talk_on().inbound.on_pubrec(packet_id, refusal)
 
     def full_queue(self, sessions: PartitionSessions[Any], session: bytes) -> None:
@@ -387,7 +387,7 @@ class Connection(SessionClient):
             self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
         elif self.slowing is not None and self.slowing.is_stuck(now_ms):
             self.disconnect(ReasonCode.QUOTA_EXCEEDED, "it took nothing while publishers waited")
-        elif self.reader.buffered_bytes and self.phase is Phase.LIVE:
+        elif self.reader.buffered_bytes and self.phase is ConnectionPhase.LIVE:
             self._check_whole(now_ms)
 
     def _is_user(self) -> bool:
@@ -434,7 +434,7 @@ class Connection(SessionClient):
             self.operations = 0  # what was on its way into that log is not heard of any more
             self._handshake.route_again(why)
             return
-        if isinstance(self.wire, RelayExit) and self.phase is Phase.LIVE:
+        if isinstance(self.wire, RelayExit) and self.phase is ConnectionPhase.LIVE:
             self.flush()
             self.give_back(why)  # the node that the client reached goes on with the next leader
             return
@@ -462,12 +462,12 @@ class Connection(SessionClient):
             self.disconnect(ended, why, reference)
 
     def close_session(self) -> None:
-        if self.phase is Phase.CLOSED:
+        if self.phase is ConnectionPhase.CLOSED:
             return
-        if self.phase is Phase.LIVE:
+        if self.phase is ConnectionPhase.LIVE:
             left = "Goodbye" if self.gracefully else "BrokenByUs" if self.by_us else "Lost"
             self.note_audit("ClientDisconnected", left)
-        self.phase = Phase.CLOSED
+        self.phase = ConnectionPhase.CLOSED
         self._handshake = None
         self.node.left(self)
         if self._is_large:

@@ -15,9 +15,9 @@ from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.protocols.mqtt.session.mqtt_node import MqttNode
 from quantum.protocols.mqtt.session.slowing import SLOW_BYTES_MAX
 from quantum.protocols.mqtt.session.tenant_sessions import TenantSessions
-from quantum.protocols.mqtt.session.terms import Terms
+from quantum.protocols.mqtt.session.terms import ConnectionTerms
 from quantum.tenancy import ClientAccess
-from quantum.tenancy.credits import RECALCULATE_EVERY_MS, WHOLE, InFlightSlots, Load
+from quantum.tenancy.credits import RECALCULATE_EVERY_MS, WHOLE, InFlightSlots, LeaderLoad
 
 UPPER_HALF: Final = 0x8000
 """Packet ids from here on are this connection's; the machine's are below."""
@@ -86,7 +86,7 @@ class Outward:
         "_traces",
     )
 
-    def __init__(self, connection: Receiver, terms: Terms) -> None:
+    def __init__(self, connection: Receiver, terms: ConnectionTerms) -> None:
         self._connection = connection
         self._has_room = False  # exchanges ended since the slots were filled last
         self._aliases_max = terms.aliases_max
@@ -227,7 +227,7 @@ class Outward:
         now_ms = self._connection.last_seen_ms
         if now_ms - self._recalculated_ms >= RECALCULATE_EVERY_MS:
             self._recalculated_ms = now_ms
-            self._slots.recalculate(Load(self._queue_utilization()))
+            self._slots.recalculate(LeaderLoad(self._queue_utilization()))
         self.send_more()
 
     def _queue_utilization(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from quantum.broker import PUBACK, PUBCOMP, PUBREC, Subscribed
+from quantum.broker import PUBACK, PUBCOMP, PUBREC, SubscribeReply
 from quantum.broker.reasons import QUOTA_EXHAUSTED
 from quantum.broker.receiving import REFUSED
 from quantum.broker.types import NEVER_EXPIRES
@@ -25,9 +25,9 @@ from quantum.protocols.mqtt.codec import (
     Pubrel,
     ReasonCode,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
     decode_packet,
 )
 from quantum.protocols.mqtt.codec.hot import PINGREQ as PINGREQ_BYTE
@@ -36,7 +36,12 @@ from quantum.protocols.mqtt.codec.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.protocols.mqtt.codec.hot import PUBREC as PUBREC_BYTE
 from quantum.protocols.mqtt.codec.hot import PUBREL as PUBREL_BYTE
 from quantum.protocols.mqtt.codec.hot import SLOW, Row
-from quantum.protocols.mqtt.session.authentication import Accepted, Challenge, Refused, Talk
+from quantum.protocols.mqtt.session.authentication import (
+    AuthenticationAccepted,
+    AuthenticationRefused,
+    Challenge,
+    Talk,
+)
 from quantum.protocols.mqtt.session.deliver_out import UPPER_HALF, answer_stray_pubrec
 from quantum.protocols.mqtt.session.delivery import Outgoing, system_message
 from quantum.protocols.mqtt.session.filter_parts import FilterParts
@@ -174,9 +179,9 @@ class PacketDispatch:
         match packet:
             case Publish():
                 self.inbound.on_publish(packet)
-            case Subscribe():
+            case SubscribePacket():
                 self._on_subscribe(packet)
-            case Unsubscribe():
+            case UnsubscribePacket():
                 self._on_unsubscribe(packet)
             case Pingreq():
                 self._connection.stage(_PINGRESP)
@@ -248,12 +253,12 @@ class PacketDispatch:
         verdict = talk.on_auth(packet)
         if isinstance(verdict, Challenge):
             connection.write_now(talk.challenge(verdict.data))
-        elif isinstance(verdict, Accepted):
+        elif isinstance(verdict, AuthenticationAccepted):
             self._on_accepted_again(talk, verdict)
         else:
             self._on_refused_again(verdict)
 
-    def _on_accepted_again(self, talk: Talk, verdict: Accepted) -> None:
+    def _on_accepted_again(self, talk: Talk, verdict: AuthenticationAccepted) -> None:
         connection = self._connection
         connection.believe(verdict)
         if verdict.identity in (None, connection.identity):
@@ -263,7 +268,7 @@ class PacketDispatch:
         connection.note_refused("IdentityChanged", why)
         connection.expelled(why)
 
-    def _on_refused_again(self, verdict: Refused) -> None:
+    def _on_refused_again(self, verdict: AuthenticationRefused) -> None:
         connection = self._connection
         if verdict.audit:
             connection.note_refused(verdict.audit, verdict.why)
@@ -289,14 +294,14 @@ class PacketDispatch:
 
     # Subscriptions.
 
-    def _on_subscribe(self, packet: Subscribe) -> None:
+    def _on_subscribe(self, packet: SubscribePacket) -> None:
         connection = self._connection
         plan = connection.permit.plan_subscribe(packet)
         if not plan.specs:  # nothing of it concerns the log
             connection.send(plan.answer([]))
             return
 
-        def subscribed(found: Subscribed | None) -> None:
+        def subscribed(found: SubscribeReply | None) -> None:
             if found is None:
                 connection.suback_left()
             else:
@@ -317,7 +322,7 @@ class PacketDispatch:
         for topic, payload, identifiers in plan.system_answers(suback, connection.home):
             connection.deliver(Outgoing(system_message(topic, payload)), 0, 1, identifiers)
 
-    def _on_unsubscribe(self, packet: Unsubscribe) -> None:
+    def _on_unsubscribe(self, packet: UnsubscribePacket) -> None:
         connection = self._connection
         plan = plan_unsubscribe(packet)
         if not connection.permit.admits_unsubscribe(packet):
@@ -327,7 +332,7 @@ class PacketDispatch:
             connection.send(plan.answer_unknown())
             return
 
-        def unsubscribed(found: Subscribed | None) -> None:
+        def unsubscribed(found: SubscribeReply | None) -> None:
             if found is not None:
                 self._answer_when_taken(found, plan.answer(found.reasons))
 
@@ -335,7 +340,7 @@ class PacketDispatch:
 
     def _answer_when_taken(
         self,
-        found: Subscribed,
+        found: SubscribeReply,
         answer: Suback | Unsuback,
         then: Callable[[], None] = lambda: None,
     ) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from quantum.broker import Subscribed
+from quantum.broker import SubscribeReply
 from quantum.protocols.mqtt.session.session_client import SessionClient
 from quantum.protocols.mqtt.session.subscribing import MakeCommand
 
-_decode_subscribed = msgspec.msgpack.Decoder(Subscribed).decode
+_decode_subscribed = msgspec.msgpack.Decoder(SubscribeReply).decode
 
 
 class FilterParts:
@@ -28,7 +28,7 @@ class FilterParts:
         self,
         connection: SessionClient,
         commands: list[MakeCommand],
-        then: Callable[[Subscribed | None], None],
+        then: Callable[[SubscribeReply | None], None],
     ) -> None:
         """Call `then` once: with what all parts came to, or with None when that is not known."""
         self._connection = connection

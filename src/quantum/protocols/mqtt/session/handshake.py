@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from quantum.broker import Attached
-from quantum.partition.gate import Operation
+from quantum.partition.gate import ClientOperation
 from quantum.partition.leader import PartitionLeader
 from quantum.protocols.mqtt.codec import (
     NO_PROPERTIES,
@@ -31,10 +31,16 @@ from quantum.protocols.mqtt.codec import (
     decode_packet,
 )
 from quantum.protocols.mqtt.codec.primitives import encode_variable
-from quantum.protocols.mqtt.session.authentication import Accepted, Challenge, Talk, Verdict, Who
+from quantum.protocols.mqtt.session.authentication import (
+    AuthenticationAccepted,
+    Challenge,
+    Talk,
+    Verdict,
+    Who,
+)
 from quantum.protocols.mqtt.session.large_packets import LARGE_BYTES
 from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
-from quantum.protocols.mqtt.session.phase import Phase
+from quantum.protocols.mqtt.session.phase import ConnectionPhase
 from quantum.protocols.mqtt.session.relay_memory import RelayMemory
 from quantum.protocols.mqtt.session.session_client import SessionClient
 from quantum.protocols.mqtt.session.session_start import SessionStart
@@ -79,11 +85,11 @@ class ConnectHandshake:
     def received(self, data: bytes) -> None:
         """Take what the client sends before its CONNACK."""
         connection = self._connection
-        if connection.phase is Phase.NEW:
+        if connection.phase is ConnectionPhase.NEW:
             self._receive_first(data)
             return
         connection.reader.receive(data)
-        if connection.phase is Phase.AUTHENTICATING:
+        if connection.phase is ConnectionPhase.AUTHENTICATING:
             self._pull_authentication()
         elif connection.reader.buffered_bytes > LARGE_BYTES and not connection.is_held:
             connection.hold()  # the rest of it is left unread
@@ -184,7 +190,7 @@ class ConnectHandshake:
             if self._has_password(connect):
                 self._ask_password(connect)
             elif self._check_rules(connect):
-                connection.phase = Phase.ROUTING
+                connection.phase = ConnectionPhase.ROUTING
                 self._route()
 
     def _check_connect(self, connect: Connect) -> bool:
@@ -210,7 +216,7 @@ class ConnectHandshake:
     def _check_rules(self, connect: Connect) -> bool:
         connection = self._connection
         guard = connection.home.guard
-        is_nobody_yet = connection.talk is not None and connection.phase is Phase.NEW
+        is_nobody_yet = connection.talk is not None and connection.phase is ConnectionPhase.NEW
         why = connection.disbelief(awaits_token=is_nobody_yet)
         if why is not None:
             guard.note("TENANT_REFUSED", connection.client_id, connection.identity)
@@ -233,7 +239,7 @@ class ConnectHandshake:
     def _route(self) -> None:
         """Go to where the session runs, or wait until somebody runs it."""
         connection = self._connection
-        if connection.phase is not Phase.ROUTING or connection.wire is None:
+        if connection.phase is not ConnectionPhase.ROUTING or connection.wire is None:
             return
         tenant = connection.home.tenant
         sessions = connection.home.of_client(connection.client_id)
@@ -269,7 +275,7 @@ class ConnectHandshake:
         if connection.entered:
             connection.entered = False
             home.guard.leave(connection.node.tick_ms)
-        connection.phase = Phase.ROUTING
+        connection.phase = ConnectionPhase.ROUTING
         home.tenant.when_led(home.of_client(connection.client_id).leader.number, self._route)
 
     def _is_closed(self, prg: PartitionLeader) -> str:
@@ -278,13 +284,13 @@ class ConnectHandshake:
             return ""
         connect, connection = self.connect, self._connection
         assert connect is not None
-        operations = [Operation.START]
+        operations = [ClientOperation.START]
         if connection.client_id in prg.broker.state.sessions and not connect.clean_start:
-            operations.append(Operation.RESUME)
+            operations.append(ClientOperation.RESUME)
         if connect.will is not None or connection.home.guard.connects is not None:
-            operations.append(Operation.START_WITH_RULES)
+            operations.append(ClientOperation.START_WITH_RULES)
         if connection.talk is not None:
-            operations.append(Operation.AUTHENTICATE)
+            operations.append(ClientOperation.AUTHENTICATE)
         return next((prg.closed[each] for each in operations if each in prg.closed), "")
 
     def _relay_to(self, prg: PartitionLeader, node: int) -> None:
@@ -353,7 +359,7 @@ class ConnectHandshake:
     def _ask_password(self, connect: Connect) -> None:
         """Let the password be checked beside the loop; the client waits within its deadline."""
         connection = self._connection
-        connection.phase = Phase.ROUTING
+        connection.phase = ConnectionPhase.ROUTING
         name, password = connect.user_name or "", connect.password or b""
         passwords = connection.node.passwords
         if not passwords.judge(connection.home.name, name, password, self._on_password):
@@ -362,12 +368,18 @@ class ConnectHandshake:
     def _on_password(self, is_right: bool) -> None:
         """Go on as the user that the client is, or refuse it."""
         connection, connect = self._connection, self.connect
-        if connection.wire is None or connection.phase is not Phase.ROUTING or connect is None:
+        if (
+            connection.wire is None
+            or connection.phase is not ConnectionPhase.ROUTING
+            or connect is None
+        ):
             return
         if not is_right:
             connection.home.guard.note("PASSWORD_REFUSED", connection.client_id, connect.user_name)
             self.refuse(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "no such user, or another password")
-        elif self._identify(Accepted(identity=f"{IDENTITY_PREFIX}{connect.user_name}")):
+        elif self._identify(
+            AuthenticationAccepted(identity=f"{IDENTITY_PREFIX}{connect.user_name}")
+        ):
             self._route()
 
     def _authenticate(self, sessions: PartitionSessions[TenantClient]) -> None:
@@ -377,7 +389,7 @@ class ConnectHandshake:
         if talk is None:
             SessionStart(self, self._connection).attach(sessions)
             return
-        connection.phase = Phase.AUTHENTICATING
+        connection.phase = ConnectionPhase.AUTHENTICATING
         self._on_verdict(talk, talk.begin(connect))
 
     def _pull_authentication(self) -> None:
@@ -386,7 +398,7 @@ class ConnectHandshake:
         talk = connection.talk
         assert talk is not None
         try:
-            while connection.phase is Phase.AUTHENTICATING:
+            while connection.phase is ConnectionPhase.AUTHENTICATING:
                 taken = connection.reader.next_packet()
                 if taken is None:
                     return
@@ -404,7 +416,7 @@ class ConnectHandshake:
         connection = self._connection
         if isinstance(verdict, Challenge):
             connection.write_now(talk.challenge(verdict.data))
-        elif isinstance(verdict, Accepted):
+        elif isinstance(verdict, AuthenticationAccepted):
             if not self._identify(verdict):
                 return
             sessions = connection.sessions
@@ -417,7 +429,7 @@ class ConnectHandshake:
                 connection.note_refused(verdict.audit, verdict.why)
             self.refuse(verdict.reason, verdict.why)
 
-    def _identify(self, verdict: Accepted) -> bool:
+    def _identify(self, verdict: AuthenticationAccepted) -> bool:
         """Go on as whom a method of authentication says the client is."""
         connection, connect = self._connection, self.connect
         assert connect is not None and connection.peer is not None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
-from quantum.partition.backpressure import Held, Soon
+from quantum.partition.backpressure import Pausable, Soon
 from quantum.protocols.mqtt.codec import ReasonCode
 
 LARGE_BYTES: Final = 128 << 10
@@ -26,7 +26,7 @@ def whole_within_ms(size: int) -> int:
     return _WHOLE_MS + size * 1000 // _BYTES_PER_SECOND
 
 
-class LargeSender(Held, Protocol):
+class LargeSender(Pausable, Protocol):
     """A client whose packet is large."""
 
     def disconnect(self, reason: ReasonCode, why: str) -> None: ...

@@ -11,15 +11,15 @@ from quantum.protocols.mqtt.session.authentication import Authenticator
 from quantum.protocols.mqtt.session.large_packets import LargePackets
 from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.protocols.mqtt.session.meters import BrokerMeters
-from quantum.protocols.mqtt.session.phase import Phase
+from quantum.protocols.mqtt.session.phase import ConnectionPhase
 from quantum.protocols.mqtt.session.tenant_sessions import TenantSessions
 from quantum.protocols.mqtt.session.traces import Traces
 from quantum.protocols.ports import Host
 from quantum.tenants.passwords import Passwords
 
-_RESUMED_AT_ONCE: Final = 64
+_RESUMED_AT_ONCE: Final = 128
 """In a tick: so many that all lost the same leader would hold the next one up."""
-_CHECK_SLICES: Final = 50
+_CHECK_SLICES: Final = 17
 """Each connection's time is looked at once in so many ticks: half a second."""
 
 
@@ -32,7 +32,7 @@ class StagedClient(Protocol):
 class WatchedClient(Protocol):
     """A client whose time runs."""
 
-    phase: Phase
+    phase: ConnectionPhase
 
     def check_time(self, now_ms: int) -> None: ...
     def is_led(self, now_ms: int) -> bool: ...
@@ -108,7 +108,7 @@ class MqttNode:
     def _resume_some(self) -> None:
         for _ in range(min(_RESUMED_AT_ONCE, len(self._resuming))):
             connection = self._resuming.popleft()
-            if connection.phase is Phase.CLOSED:
+            if connection.phase is ConnectionPhase.CLOSED:
                 continue
             if connection.is_led(self.tick_ms):
                 connection.resume()

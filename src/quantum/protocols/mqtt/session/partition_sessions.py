@@ -13,23 +13,23 @@ from clustor.runtime.containment import Ending, end_alone
 from quantum.broker import (
     Acknowledge,
     Delivery,
-    Ended,
     FanOut,
     Message,
     PublishOnce,
     Release,
     RemoveSession,
+    RouteTarget,
     Send,
     SendPubrec,
     SendPubrel,
     SendVolatile,
-    Target,
+    SessionEnd,
     decode_refusals,
     encode_command,
 )
 from quantum.broker.items import Deliver
 from quantum.broker.message import decode_record
-from quantum.broker.shares import Member
+from quantum.broker.shares import ShareMember
 from quantum.broker.sharing import share_key
 from quantum.partition.batches import cuts
 from quantum.partition.leader import PartitionLeader
@@ -58,7 +58,7 @@ class AttachedClient(OnceClient, Ending, Protocol):
 
     @property
     def identity(self) -> str | None: ...
-    def deliver_to(self, target: Target, outgoing: Outgoing) -> None: ...
+    def deliver_to(self, target: RouteTarget, outgoing: Outgoing) -> None: ...
     def deliver(
         self, outgoing: Outgoing, qos: int, retain: int, identifiers: tuple[int, ...]
     ) -> None: ...
@@ -79,7 +79,7 @@ class Neighbours(Protocol):
     @property
     def sessions(self) -> Sequence[PartitionSessions[Any]]: ...
     def deliver_unlogged(self, origin: int, number: int, message: Message) -> None: ...
-    def deliver_to_member(self, member: Member, message: Message) -> None: ...
+    def deliver_to_member(self, member: ShareMember, message: Message) -> None: ...
 
 
 class PartitionSessions(Generic[ClientT]):
@@ -104,7 +104,7 @@ class PartitionSessions(Generic[ClientT]):
             SendVolatile: self._for_client(_send_volatile),
             SendPubrel: self._for_client(_send_pubrel),
             SendPubrec: self._for_client(_send_pubrec),
-            Ended: self._for_client(_session_ended),
+            SessionEnd: self._for_client(_session_ended),
         }
         self.unlogged: dict[type, Callable[[Any], Message | None]] = {Deliver: self._read_deliver}
 
@@ -318,11 +318,11 @@ def _send_pubrec(connection: AttachedClient, effect: SendPubrec) -> None:
     connection.answer_pubrec(effect.packet_id, None)
 
 
-def _session_ended(connection: AttachedClient, effect: Ended) -> None:
+def _session_ended(connection: AttachedClient, effect: SessionEnd) -> None:
     connection.session_ended(effect.epoch, effect.reason)
 
 
-def _deliver_to(connection: AttachedClient, target: Target, outgoing: Outgoing) -> None:
+def _deliver_to(connection: AttachedClient, target: RouteTarget, outgoing: Outgoing) -> None:
     """Deliver to one client; its error ends its connection, and the others get theirs."""
     try:
         connection.deliver_to(target, outgoing)

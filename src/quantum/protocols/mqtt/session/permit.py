@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from quantum.partition.leader import PartitionLeader
-from quantum.protocols.mqtt.codec import ProtocolViolation, ReasonCode, Subscribe, Unsubscribe
+from quantum.protocols.mqtt.codec import (
+    ProtocolViolation,
+    ReasonCode,
+    SubscribePacket,
+    UnsubscribePacket,
+)
 from quantum.protocols.mqtt.codec.hot import SLOW, Row
 from quantum.protocols.mqtt.session.client_wire import ClientWire
 from quantum.protocols.mqtt.session.subscribing import SubscribePlan, plan_subscribe
-from quantum.tenancy import ClientAccess, Decision, Rate, Resource, Verdict
+from quantum.tenancy import AccessDecision, ClientAccess, QuotaVerdict, Rate, Resource
 from quantum.tenants.binding import NO_LIST, needs_list
 from quantum.tenants.policy import Admitted, PublishGate
 
@@ -46,7 +51,7 @@ class Permit:
         """Say whether the rules allow it; a will is a publish like any other (§10.2)."""
         return self._access is None or self._access.publish(topic).allowed
 
-    def judge(self, topic: bytes) -> Decision | None:
+    def judge(self, topic: bytes) -> AccessDecision | None:
         """Return what the rules say of a publish to a topic; None: there are none."""
         return None if self._access is None else self._access.publish(topic)
 
@@ -79,7 +84,7 @@ class Permit:
         owner = self.owners[topic] = tenant.owner(topic)
         return owner
 
-    def plan_subscribe(self, packet: Subscribe) -> SubscribePlan:
+    def plan_subscribe(self, packet: SubscribePacket) -> SubscribePlan:
         """Read a SUBSCRIBE, and refuse the lines that are not allowed or too many.
 
         Raises ProtocolViolation where the tenant's policy sends such clients away.
@@ -102,7 +107,7 @@ class Permit:
                 self._note("SUBSCRIBE_OVER_QUOTA", line.topic_filter)
         return plan
 
-    def admits_unsubscribe(self, packet: Unsubscribe) -> bool:
+    def admits_unsubscribe(self, packet: UnsubscribePacket) -> bool:
         """Charge an UNSUBSCRIBE as a SUBSCRIBE of as many filters, and say if it may be.
 
         Raises ProtocolViolation where it may not and the client cannot be told so: before MQTT 5
@@ -119,15 +124,15 @@ class Permit:
         """Charge so many filters to the tenant's rate; what is only too early waits afterwards."""
         home, now_ms = self._connection.home, self._connection.node.tick_ms
         pace = home.guard.ask(Rate.SUBSCRIBES, count, now_ms)
-        if pace.verdict is Verdict.DISCONNECT:
+        if pace.verdict is QuotaVerdict.DISCONNECT:
             raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, _TOO_FAST)
-        if pace.verdict is Verdict.REJECT:
+        if pace.verdict is QuotaVerdict.REJECT:
             return False
         if pace.wait_ms:
             home.tenant.rest(self._connection, now_ms + pace.wait_ms)
         return True
 
-    def _has_room(self, packet: Subscribe) -> bool:
+    def _has_room(self, packet: SubscribePacket) -> bool:
         home, count = self._connection.home, len(packet.subscriptions)
         now_ms = self._connection.node.tick_ms
         if not self._keeps_pace(count):

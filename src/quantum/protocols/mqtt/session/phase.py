@@ -9,7 +9,7 @@ PLACE: Final = "mqtt"
 """Where an error while one client is served is counted."""
 
 
-class Phase(IntEnum):
+class ConnectionPhase(IntEnum):
     """The way of a connection; all but the last two are the handshake's."""
 
     NEW = 0  # no CONNECT yet

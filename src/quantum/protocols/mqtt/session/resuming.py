@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from quantum.edge.ports import Wire
+from quantum.edge.ports import WirePort
 from quantum.protocols.mqtt.codec import PacketType
 from quantum.protocols.mqtt.session.relay_memory import RelayMemory
 
@@ -18,7 +18,9 @@ class ResumedWire:
 
     __slots__ = ("_is_answered", "_memory", "_on_answered", "_wants_pause", "late", "wire")
 
-    def __init__(self, wire: Wire, memory: RelayMemory, on_answered: Callable[[], None]) -> None:
+    def __init__(
+        self, wire: WirePort, memory: RelayMemory, on_answered: Callable[[], None]
+    ) -> None:
         self.wire = wire
         self._memory = memory
         self._on_answered = on_answered

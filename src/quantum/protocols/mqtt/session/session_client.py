@@ -9,8 +9,8 @@ from quantum.broker import (
     PUBREC,
     Delivery,
     Detach,
-    Subscribed,
-    Target,
+    RouteTarget,
+    SubscribeReply,
     encode_command,
 )
 from quantum.partition.batches import PublishBatch
@@ -22,18 +22,18 @@ from quantum.protocols.mqtt.codec.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.protocols.mqtt.codec.hot import PUBREL as PUBREL_BYTE
 from quantum.protocols.mqtt.codec.hot import encode_ack
 from quantum.protocols.mqtt.reasons import LOST, REFUSALS
-from quantum.protocols.mqtt.session.authentication import Accepted, Talk
+from quantum.protocols.mqtt.session.authentication import AuthenticationAccepted, Talk
 from quantum.protocols.mqtt.session.client_wire import ClientWire
 from quantum.protocols.mqtt.session.deliver_out import Outward, answer_stray_pubrec
 from quantum.protocols.mqtt.session.delivery import Outgoing
 from quantum.protocols.mqtt.session.mqtt_node import MqttNode
 from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
 from quantum.protocols.mqtt.session.permit import Permit
-from quantum.protocols.mqtt.session.phase import PLACE, Phase
+from quantum.protocols.mqtt.session.phase import PLACE, ConnectionPhase
 from quantum.protocols.mqtt.session.relay_memory import RelayMemory
 from quantum.protocols.mqtt.session.slowing import Slowing
 from quantum.protocols.mqtt.session.tenant_sessions import TenantClient
-from quantum.protocols.mqtt.session.terms import Terms
+from quantum.protocols.mqtt.session.terms import ConnectionTerms
 from quantum.tenancy import ClientAccess
 from quantum.tenancy.credits import WHOLE
 from quantum.tenants.binding import disbelief
@@ -115,13 +115,13 @@ class SessionClient(ClientWire):
 
     # What was agreed on, and under which rules.
 
-    def accept_terms(self, terms: Terms) -> None:
+    def accept_terms(self, terms: ConnectionTerms) -> None:
         """Keep to what was agreed on."""
         self.terms = terms
         self.expiry_seconds = terms.expiry_seconds
         self._keep_alive_ms = int(terms.keep_alive_seconds * 1000 * _GRACE)
 
-    def believe(self, verdict: Accepted) -> None:
+    def believe(self, verdict: AuthenticationAccepted) -> None:
         """Note for how long the client is who it says it is."""
         self._ends_ms = NEVER_MS if verdict.ends_ms is None else verdict.ends_ms
         self._auth_epoch = verdict.auth_epoch
@@ -160,7 +160,7 @@ class SessionClient(ClientWire):
 
     def let_go(self) -> None:
         self._holds -= 1
-        if self._holds or self.phase is not Phase.LIVE:
+        if self._holds or self.phase is not ConnectionPhase.LIVE:
             return
         self.last_seen_ms = self.node.tick_ms  # its silence was ours
         if self.reader.buffered_bytes:
@@ -262,14 +262,14 @@ class SessionClient(ClientWire):
 
         sessions.leader.propose(command, completed)
 
-    def learn_session(self, found: Subscribed) -> None:
+    def learn_session(self, found: SubscribeReply) -> None:
         """A first subscription made a session of what only this connection knew."""
         if not self.epoch and found.epoch:
             self.epoch, self.attachment = found.epoch, found.attachment
 
     def session_ended(self, epoch: int, reason: str) -> None:
         """The session of this connection is no more."""
-        if self.epoch == epoch and self.phase is Phase.LIVE:
+        if self.epoch == epoch and self.phase is ConnectionPhase.LIVE:
             self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, reason)
 
     def broken_by_us(self) -> None:
@@ -310,7 +310,7 @@ class SessionClient(ClientWire):
 
     # Messages for the client.
 
-    def deliver_to(self, target: Target, outgoing: Outgoing) -> None:
+    def deliver_to(self, target: RouteTarget, outgoing: Outgoing) -> None:
         """Deliver a message that a subscription of this client wants."""
         message = outgoing.message
         if target.no_local and message.client_id == self.client_id:
@@ -326,12 +326,12 @@ class SessionClient(ClientWire):
         self, outgoing: Outgoing, qos: int, retain: int, identifiers: tuple[int, ...]
     ) -> None:
         """Deliver a message that only this connection keeps."""
-        if self.phase is Phase.LIVE:
+        if self.phase is ConnectionPhase.LIVE:
             self._sender().deliver(outgoing, qos, retain, identifiers)
 
     def send_kept(self, delivery: Delivery, *, again: bool) -> None:
         """Send a message that the machine keeps for this client."""
-        if self.phase is Phase.LIVE:
+        if self.phase is ConnectionPhase.LIVE:
             self._sender().send_kept(delivery, again=again)
 
     def _sender(self) -> Outward:
@@ -340,11 +340,11 @@ class SessionClient(ClientWire):
         return self.outward
 
     def send_pubrel(self, packet_id: int) -> None:
-        if self.phase is Phase.LIVE:
+        if self.phase is ConnectionPhase.LIVE:
             self.stage(encode_ack(PUBREL_BYTE, packet_id))
 
     def send_pubcomp(self, packet_id: int) -> None:
-        if self.phase is Phase.LIVE:
+        if self.phase is ConnectionPhase.LIVE:
             self.stage(encode_ack(PUBCOMP_BYTE, packet_id))
 
     def acknowledge(self, kind: int, packet_id: int) -> None:

@@ -9,12 +9,12 @@ import msgspec
 from quantum.broker import Attach, Attached, encode_command
 from quantum.protocols.mqtt.codec import NO_PROPERTIES, Connack, Connect, Properties, ReasonCode
 from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
-from quantum.protocols.mqtt.session.phase import Phase
+from quantum.protocols.mqtt.session.phase import ConnectionPhase
 from quantum.protocols.mqtt.session.session_client import SessionClient
 from quantum.protocols.mqtt.session.tenant_sessions import TenantClient
 from quantum.protocols.mqtt.session.terms import announce, will_spec
+from quantum.tenancy import QuotaVerdict as TenantVerdict
 from quantum.tenancy import Rate
-from quantum.tenancy import Verdict as TenantVerdict
 from quantum.tenants.policy import identity_digest
 
 _decode_attached = msgspec.msgpack.Decoder(Attached).decode
@@ -46,7 +46,7 @@ class SessionStart:
         if shut:
             self._handshake.refuse(ReasonCode.BANNED, shut)
             return
-        connection.phase = Phase.ATTACHING
+        connection.phase = ConnectionPhase.ATTACHING
         older = sessions.connections.get(client_id)
         if older is not None and older.identity not in (None, connection.identity):
             self._refuse_binding()
@@ -103,11 +103,11 @@ class SessionStart:
     def _attached(self, reply: bytes | None) -> None:
         connection = self._connection
         if reply is None:
-            if connection.phase is Phase.ATTACHING:
+            if connection.phase is ConnectionPhase.ATTACHING:
                 self._handshake.route_again("the session's partition has no leader")
             return
         attached = _decode_attached(reply)
-        is_awaited = connection.phase is Phase.ATTACHING
+        is_awaited = connection.phase is ConnectionPhase.ATTACHING
         if attached.is_moved:
             if is_awaited:
                 self._handshake.route_again("the session moved")

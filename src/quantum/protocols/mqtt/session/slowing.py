@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from quantum.mesh.tenant import Tenant
-from quantum.partition.backpressure import Held, Level, Soon
+from quantum.partition.backpressure import Pausable, Soon, WatermarkLevel
 from quantum.partition.leader import PartitionLeader
 from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
 
@@ -24,7 +24,7 @@ STUCK_MS_MAX: Final = 30_000
 """A subscriber that holds publishers up and takes nothing for so long is closed."""
 
 
-class Publisher(Held, Protocol):
+class Publisher(Pausable, Protocol):
     """A client that may be left unread because of what it publishes."""
 
     client_id: bytes
@@ -62,7 +62,7 @@ class Slowing:
 
     def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
-        self._level = Level(SLOW_BYTES_MAX, subscriber.home.tenant.soon)
+        self._level = WatermarkLevel(SLOW_BYTES_MAX, subscriber.home.tenant.soon)
         self._elsewhere: dict[tuple[int, bytes], int] = {}
         """Publishers that other nodes serve: their partitions and ids, and those nodes."""
         self._homes: dict[bytes, PartitionSessions[Any]] = {}
@@ -100,7 +100,7 @@ class Slowing:
             self._elsewhere[prg.number, publisher] = prg.leader_node
             self._say(prg.number, publisher, prg.leader_node, slow=True)
 
-    def holds(self, connection: Held) -> bool:
+    def holds(self, connection: Pausable) -> bool:
         """Say whether a publisher is left unread because of this subscriber."""
         return self._level.holds(connection)
 

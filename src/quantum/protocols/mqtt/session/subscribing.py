@@ -15,10 +15,10 @@ from quantum.protocols.mqtt.codec import (
     ReasonCode,
     RetainHandling,
     Suback,
-    Subscribe,
+    SubscribePacket,
     Subscription,
     Unsuback,
-    Unsubscribe,
+    UnsubscribePacket,
     has_too_many_levels,
     parse_shared,
 )
@@ -80,7 +80,7 @@ class SubscribePlan:
 
 
 def plan_subscribe(
-    packet: Subscribe,
+    packet: SubscribePacket,
     version: ProtocolVersion,
     access: ClientAccess | None,
     room: bool,
@@ -154,5 +154,5 @@ class UnsubscribePlan:
         return self.answer([ReasonCode.NO_SUBSCRIPTION_EXISTED] * len(self.filters))
 
 
-def plan_unsubscribe(packet: Unsubscribe) -> UnsubscribePlan:
+def plan_unsubscribe(packet: UnsubscribePacket) -> UnsubscribePlan:
     return UnsubscribePlan(packet.packet_id, list(packet.topic_filters))

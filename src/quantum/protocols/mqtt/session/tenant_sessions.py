@@ -6,11 +6,11 @@ from typing import Final, Protocol
 
 from clustor.control.command_gates import CommandGate
 from quantum.broker import Message
-from quantum.broker.shares import Member
+from quantum.broker.shares import ShareMember
 from quantum.mesh import link
 from quantum.mesh.tenant import Tenant
-from quantum.partition.backpressure import QUEUED_BYTES_MAX, Held, Level
-from quantum.partition.gate import Operation
+from quantum.partition.backpressure import QUEUED_BYTES_MAX, Pausable, WatermarkLevel
+from quantum.partition.gate import ClientOperation
 from quantum.partition.leader import PartitionLeader
 from quantum.protocols.mqtt.codec import PeerFault, ReasonCode
 from quantum.protocols.mqtt.session.full_queues import FullQueues
@@ -23,7 +23,7 @@ _SLOW_MS_MAX: Final = 5_000
 """For how long slow subscribers may stop a tenant's publishers before the slowest must go."""
 
 
-class FencedClient(Held, Protocol):
+class FencedClient(Pausable, Protocol):
     """A client that asks for what may be closed."""
 
     @property
@@ -58,10 +58,10 @@ class TenantSessions:
         """Lasting sessions without room, and who waits for them."""
         self.slowed = SlowedElsewhere(tenant.soon)
         """Publishers here that subscribers on other nodes slow."""
-        self.queued = Level(QUEUED_BYTES_MAX, tenant.soon)
+        self.queued = WatermarkLevel(QUEUED_BYTES_MAX, tenant.soon)
         """What the connections here hold for subscribers that do not keep up."""
         self._slow_since_ms: int | None = None
-        self._fenced: dict[FencedClient, tuple[int, Operation]] = {}
+        self._fenced: dict[FencedClient, tuple[int, ClientOperation]] = {}
         """Connections that ask for what is closed, since when, and for what."""
         self.dropped = 0
         self.bytes_in = self.bytes_out = 0
@@ -113,7 +113,7 @@ class TenantSessions:
 
     # What the control plane's copy closes.
 
-    def fence(self, connection: FencedClient, operation: Operation) -> None:
+    def fence(self, connection: FencedClient, operation: ClientOperation) -> None:
         """Leave a connection unread that asks for what is closed now (C11)."""
         if connection not in self._fenced:
             self._fenced[connection] = (self.tenant.tick_ms, operation)
@@ -192,7 +192,7 @@ class TenantSessions:
             said = link.UnloggedDeliver(self.tenant.life, origin, number, [message.record])
             self.tenant.say_to_leader(prg, said, len(message.record) + 32)
 
-    def deliver_to_member(self, member: Member, message: Message) -> None:
+    def deliver_to_member(self, member: ShareMember, message: Message) -> None:
         """Deliver a message to one member of a shared subscription."""
         prg = self.tenant.prgs[member.prg]
         if prg.leading:

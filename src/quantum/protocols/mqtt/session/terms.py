@@ -29,7 +29,7 @@ RESPONSE_PREFIX: Final = "response/"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ConnectionTerms:
     """One connection's terms. Sizes and counts of 0 are 'no limit' and 'none'."""
 
     expiry_seconds: int
@@ -41,10 +41,10 @@ class Terms:
     is_bridge: bool = False  # whether another broker speaks, in MQTT 3.1.1 or 3.1
 
 
-def agree(connect: Connect, limits: MqttLimits) -> Terms:
+def agree(connect: Connect, limits: MqttLimits) -> ConnectionTerms:
     """Work out the terms of a connection."""
     properties = connect.properties
-    return Terms(
+    return ConnectionTerms(
         _expiry_seconds(connect, limits),
         _keep_alive_seconds(connect.keep_alive, limits.keep_alive_seconds_max),
         properties.receive_maximum or _RECEIVE_MAXIMUM_DEFAULT,
@@ -69,7 +69,9 @@ def _keep_alive_seconds(wanted: int, cap: int) -> int:
     return wanted
 
 
-def announce(connect: Connect, terms: Terms, limits: MqttLimits, client_id: bytes) -> Properties:
+def announce(
+    connect: Connect, terms: ConnectionTerms, limits: MqttLimits, client_id: bytes
+) -> Properties:
     """Make the properties of CONNACK: the server's limits, and what is not as it was asked."""
     asked = connect.properties.session_expiry_interval or 0
     keeps, expires = terms.keep_alive_seconds, terms.expiry_seconds

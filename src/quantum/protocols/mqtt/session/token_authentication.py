@@ -21,10 +21,10 @@ from quantum.edge.tokens import (
 )
 from quantum.protocols.mqtt.codec import Connect, ReasonCode
 from quantum.protocols.mqtt.session.authentication import (
-    Accepted,
+    AuthenticationAccepted,
+    AuthenticationRefused,
     Challenge,
     Exchange,
-    Refused,
     Verdict,
     Who,
 )
@@ -51,14 +51,16 @@ class TokenAuthenticator:
         """Say whether a token lets its bearer in."""
         keys = self._keys.of(claim.tenant_id)
         if keys is None:  # what cannot be known is no 'not authorized' (§10.6)
-            return Refused(ReasonCode.SERVER_UNAVAILABLE, "the tenant's keys cannot be read")
+            return AuthenticationRefused(
+                ReasonCode.SERVER_UNAVAILABLE, "the tenant's keys cannot be read"
+            )
         claim = replace(claim, auth_epoch=self._keys.auth_epoch(claim.tenant_id))
         try:
             granted = check_token(token, keys, claim, self._now_ms() // 1000)
         except TokenRefused as refusal:
-            return Refused(why=refusal.reason, audit=refusal.code)
+            return AuthenticationRefused(why=refusal.reason, audit=refusal.code)
         who, ends_ms = f"token:{granted.subject}", granted.expires * 1000
-        return Accepted(None, who, ends_ms, granted.auth_epoch)
+        return AuthenticationAccepted(None, who, ends_ms, granted.auth_epoch)
 
 
 class _TokenExchange:

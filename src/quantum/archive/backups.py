@@ -1,0 +1,94 @@
+"""Points that an archive can be gone back to: which entry of every partition, and its digest.
+
+The archive itself is written all the time; a backup is a record beside it, `_backups/<ms>.json`,
+made when everything through these entries is in the store and was read back. It is created once
+and never changed. A MAC under the keys of the first partition vouches for it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from typing import Any, Final
+
+import msgspec
+import rfc8785
+
+from clustor.log.keys import KeyRing
+from clustor.log.types import LogId, MacEpoch, PartitionId
+from quantum.archive.errors import ArchiveDamaged, ArchiveFormatUnknown, ArchiveMissing
+from quantum.archive.objects import Objects
+
+FOLDER: Final = "_backups/"
+FORMAT: Final = "quantum-backup"
+_NAME: Final = re.compile(r"_backups/(\d{15})\.json")
+_BYTES_MAX: Final = 16 << 20
+_MAC_DOMAIN: Final = LogId(b"quantum backup\x00\x01")
+
+
+class BackupPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One partition: its state behind `index` has this digest."""
+
+    prg: str
+    index: int
+    digest: str
+
+
+class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A moment of a whole archive."""
+
+    made_ms: int
+    points: tuple[BackupPoint, ...]
+    mac_epoch: int
+    format: str = FORMAT
+    format_version: int = 1
+    mac: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{FOLDER}{self.made_ms:015d}.json"
+
+
+def write_backup(objects: Objects, backup: Backup, keys: KeyRing) -> None:
+    """Create the record. Raises ArchiveDamaged where there is one of this very moment."""
+    sealed = msgspec.structs.replace(backup, mac=_mac(backup, keys))
+    if not objects.create(backup.name, _canonical(sealed)):
+        raise ArchiveDamaged("there is a backup of this moment already", object=backup.name)
+
+
+def list_backups(objects: Objects) -> list[int]:
+    """Return when backups were made, the oldest first."""
+    found = (_NAME.fullmatch(name) for name in objects.names(FOLDER))
+    return sorted(int(each[1]) for each in found if each is not None)
+
+
+def read_backup(objects: Objects, made_ms: int | None, keys: KeyRing | None) -> Backup:
+    """Read a backup, the newest for None; with keys, one that somebody with them wrote.
+
+    Raises ArchiveMissing, ArchiveFormatUnknown, ArchiveDamaged and KeyUnavailable.
+    """
+    known = list_backups(objects)
+    if not known or made_ms not in (None, *known):
+        raise ArchiveMissing("there is no such backup", made_ms=made_ms)
+    chosen = known[-1] if made_ms is None else made_ms
+    name = f"{FOLDER}{chosen:015d}.json"
+    try:
+        found = msgspec.json.decode(objects.get(name, _BYTES_MAX), type=Backup)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ArchiveDamaged("a backup cannot be read", object=name) from error
+    if (found.format, found.format_version) != (FORMAT, 1):
+        raise ArchiveFormatUnknown("a backup of a format that is not known", object=name)
+    if keys is not None and not hmac.compare_digest(found.mac, _mac(found, keys)):
+        raise ArchiveDamaged("a backup's MAC does not match", object=name)
+    return found
+
+
+def _canonical(backup: Backup) -> bytes:
+    members: Any = msgspec.to_builtins(backup)
+    return rfc8785.dumps(members)
+
+
+def _mac(backup: Backup, keys: KeyRing) -> str:
+    key = keys.mac_key(MacEpoch(backup.mac_epoch), PartitionId(0), _MAC_DOMAIN)
+    bare = _canonical(msgspec.structs.replace(backup, mac=""))
+    return hmac.digest(key, bare, "sha256").hex()

@@ -1,0 +1,312 @@
+"""`quantum backup`: points that an archive can be gone back to; `quantum drill`: going back."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from clustor.log.errors import LogError
+from clustor.log.keys import KeyRing
+from clustor.runtime.errors import NodeError
+from clustor.snapshot.errors import SnapshotFailure
+from clustor.wall_clock import wall_clock_ms
+from quantum.archive import Objects, PrgId, open_objects, verify_prg
+from quantum.archive.backups import (
+    Backup,
+    BackupPoint,
+    list_backups,
+    read_backup,
+    write_backup,
+)
+from quantum.cli.admin_client import AdminUnreachable, fail_unreachable, fetch, parse_address
+from quantum.cli.archive_opening import in_one_sentence, ring_of
+from quantum.cli.credentials import speaking
+from quantum.cli.exits import Exit, exit_of, fail
+from quantum.cli.node_exits import exit_of_node
+from quantum.node.archived_state import PointInTime, replay_archive
+from quantum.node.restoring import RestorePlan, restore_into, wanted_prgs
+
+app = typer.Typer(
+    help="Points in time that a cluster's archive can be gone back to.", no_args_is_help=True
+)
+drill_app = typer.Typer(help="Practise what must work one day.", no_args_is_help=True)
+
+OVERDUE_DAYS: Final = 90
+_LOOK_SECONDS: Final = 0.5
+
+Keys = Annotated[
+    Path, typer.Option("--keys", metavar="DIR", help="A directory with the key ring and its key.")
+]
+Store = Annotated[str, typer.Option("--from", metavar="URL", help="The archive.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+@speaking
+def create(
+    *,
+    admin: Annotated[
+        list[str],
+        typer.Option(
+            "--cluster", metavar="HOST:PORT", help="Every node's admin address; may be repeated."
+        ),
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="The cluster's archive.")],
+    keys: Keys,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for the archive to follow.")] = 300,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until the archive has all that is committed now, read it back, and write a point down.
+
+    Nodes archive all the time, to the URL that they were given (`archive` in quantum.toml); this
+    makes a place of it that can be named. What is written down is what the log gives when it is
+    applied again from the store alone, so a backup that exists was restored once, in memory.
+
+    Exit code 1: the archiver has stopped, or archives elsewhere. 4: keys. 12: not in time.
+    """
+    wanted = _committed(admin, to)
+    deadline = time.monotonic() + timeout
+    while behind := [prg for prg, index in wanted.items() if _archived(admin, to)[prg] < index]:
+        if time.monotonic() > deadline:
+            fail(f"not in time: the archive lacks entries of {', '.join(behind)}", Exit.UNREACHABLE)
+        time.sleep(_LOOK_SECONDS)
+    with _telling():
+        objects = open_objects(to)
+        rings = {prg: ring_of(keys, prg) for prg in wanted_prgs(objects, ())}
+        points = tuple(_point(objects, prg, ring) for prg, ring in rings.items())
+        ring = next(iter(rings.values()))
+        backup = Backup(wall_clock_ms(), points, int(ring.mac_epoch))
+        write_backup(objects, backup, ring)
+    _show(backup, as_json=as_json)
+
+
+@app.command("list")
+def list_command(*, source: Store, as_json: AsJson = False) -> None:
+    """List the backups of an archive, the oldest first."""
+    with _telling():
+        made = list_backups(open_objects(source))
+    for each in made:
+        shown = {"made_ms": each, "made": moment(each)}
+        typer.echo(json.dumps(shown) if as_json else f"{each}  {shown['made']}")
+    if not made:
+        fail(f"there is no backup at {source}", Exit.NOT_FOUND)
+
+
+@app.command()
+def verify(
+    *,
+    source: Store,
+    keys: Keys,
+    backup: Annotated[
+        int | None, typer.Option(metavar="MS", help="Which, as `list` says; default: the newest.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read everything that a backup needs, authenticate it, and apply it again.
+
+    Exit code 0: every digest is what was written down. 6: one is not, or something was altered.
+    """
+    with _telling():
+        objects = open_objects(source)
+        found = read_backup(objects, backup, first_ring(objects, keys))
+        wrong = [
+            *_altered(objects, keys),
+            *_differing(objects, keys, found),
+        ]
+    report = {"made_ms": found.made_ms, "partitions": len(found.points), "wrong": wrong}
+    typer.echo(json.dumps(report) if as_json else _verdict(report))
+    raise typer.Exit(Exit.QUARANTINED if wrong else 0)
+
+
+@drill_app.command("restore")
+def drill_restore(
+    *,
+    source: Store,
+    keys: Keys,
+    report: Annotated[
+        Path | None, typer.Option(help="Where the last drill is written down, for --overdue.")
+    ] = None,
+    overdue: Annotated[
+        bool, typer.Option("--overdue", help="Only say whether a drill is overdue.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Restore the newest backup into a temporary directory, compare every digest, and report.
+
+    For a scheduler: `--report FILE` remembers when it last succeeded, and `--overdue` fails when
+    that is more than 90 days ago.
+
+    Exit code 0: the restored cluster is what was backed up. 1: a drill is overdue. 6: it differs.
+    """
+    if overdue:
+        _tell_overdue(report)
+    began = time.monotonic()
+    with _telling(), tempfile.TemporaryDirectory(prefix="quantum-drill-") as place:
+        objects = open_objects(source)
+        found = read_backup(objects, None, first_ring(objects, keys))
+        wrong = _restored_differs(objects, keys, found, Path(place))
+    done = {
+        "made_ms": found.made_ms,
+        "drilled_ms": wall_clock_ms(),
+        "seconds": round(time.monotonic() - began, 1),
+        "partitions": len(found.points),
+        "wrong": wrong,
+    }
+    if report is not None and not wrong:
+        report.write_text(json.dumps(done) + "\n")
+    typer.echo(json.dumps(done) if as_json else _verdict(done))
+    raise typer.Exit(Exit.QUARANTINED if wrong else 0)
+
+
+def _restored_differs(objects: Objects, keys: Path, backup: Backup, place: Path) -> list[str]:
+    """Restore every partition to its entry, on disk, and read it back from there."""
+    from quantum.node.replaying import replay_directory
+
+    into = place / "data"
+    plan = RestorePlan(points={point.prg: point.index for point in backup.points})
+    now_ms = wall_clock_ms()
+    restore_into(objects, lambda prg: ring_of(keys, prg), into, plan, now_ms=now_ms)
+    found = {
+        str(PrgId(each.tenant, each.partition)): each.digest
+        for each in replay_directory(into, None, lambda _: None)
+    }
+    return [point.prg for point in backup.points if found.get(point.prg) != point.digest]
+
+
+def moment(made_ms: int) -> str:
+    """Return a time as people write it."""
+    return f"{datetime.fromtimestamp(made_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _tell_overdue(report: Path | None) -> None:
+    if report is None:
+        fail("--overdue needs --report FILE", Exit.USAGE)
+    try:
+        last = int(json.loads(report.read_text())["drilled_ms"])
+    except (OSError, ValueError, KeyError, TypeError):
+        fail(f"no restore was ever practised: {report} does not say when", Exit.FAILED)
+    days = (wall_clock_ms() - last) / 86_400_000
+    typer.echo(f"the last drill was {days:.0f} days ago")
+    raise typer.Exit(Exit.FAILED if days > OVERDUE_DAYS else 0)
+
+
+def _point(objects: Objects, prg: PrgId, ring: KeyRing) -> BackupPoint:
+    state = replay_archive(objects, prg, ring, PointInTime())
+    return BackupPoint(str(prg), int(state.index), state.digest)
+
+
+def _prg(text: str) -> PrgId:
+    tenant, _, number = text.rpartition("/")
+    return PrgId(tenant, int(number))
+
+
+def first_ring(objects: Objects, keys: Path) -> KeyRing:
+    return ring_of(keys, wanted_prgs(objects, ())[0])
+
+
+def _altered(objects: Objects, keys: Path) -> list[str]:
+    prgs = wanted_prgs(objects, ())
+    return [
+        f"{prg}: something was altered or is missing"
+        for prg in prgs
+        if not verify_prg(objects, prg, ring_of(keys, prg)).sound
+    ]
+
+
+def _differing(objects: Objects, keys: Path, backup: Backup) -> list[str]:
+    wrong = []
+    for point in backup.points:
+        prg = _prg(point.prg)
+        state = replay_archive(objects, prg, ring_of(keys, prg), PointInTime(index=point.index))
+        if state.digest != point.digest:
+            wrong.append(f"{point.prg}: another state behind entry {point.index}")
+    return wrong
+
+
+def _statuses(admin: list[str], to: str) -> list[dict[str, Any]]:
+    found = []
+    for each in admin:
+        try:
+            code, answer = fetch(parse_address(each), "/v1/archive")
+        except ValueError as error:
+            fail(str(error), Exit.USAGE)
+        except AdminUnreachable as error:
+            fail_unreachable(error)
+        if code != 200:
+            fail(f"{each}: {answer.get('message', code)}", Exit.FAILED)
+        if str(answer["archive"]).rstrip("/") != to.rstrip("/"):
+            fail(f"{each} archives to {answer['archive']}, not to {to}", Exit.FAILED)
+        found.append(answer)
+    return found
+
+
+def _rows(answers: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for answer in answers:
+        for kind in ("partitions", "groups"):
+            for row in answer.get(kind, ()):
+                yield f"{kind}:{row['prg']}", row
+
+
+def _committed(admin: list[str], to: str) -> dict[str, int]:
+    """Return how far everything is committed now, as who knows most says it."""
+    found: dict[str, int] = {}
+    for name, row in _rows(_statuses(admin, to)):
+        if row["state"] == "stopped":
+            fail(f"{row['prg']}: {row['reason']}", Exit.FAILED)
+        found[name] = max(found.get(name, 0), int(row["committed_index"]))
+    return found
+
+
+def _archived(admin: list[str], to: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, row in _rows(_statuses(admin, to)):
+        found[name] = max(found.get(name, 0), int(row["archived_index"]))
+    return found
+
+
+def _show(backup: Backup, *, as_json: bool) -> None:
+    if as_json:
+        points = [{"prg": p.prg, "index": p.index, "digest": p.digest} for p in backup.points]
+        typer.echo(json.dumps({"made_ms": backup.made_ms, "points": points}))
+        return
+    typer.echo(f"backup {backup.made_ms} ({moment(backup.made_ms)})")
+    for point in backup.points:
+        typer.echo(f"  {point.prg}  entry {point.index}  {point.digest[:16]}…")
+
+
+def _verdict(report: dict[str, Any]) -> str:
+    head = f"backup {report['made_ms']}: {report['partitions']} partitions"
+    if report["wrong"]:
+        return "\n".join((f"{head}, and these differ:", *(f"  {w}" for w in report["wrong"])))
+    return f"{head}, each as it was written down"
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Turn what goes wrong into one sentence and an exit code."""
+    try:
+        with in_one_sentence():
+            yield
+    except NodeError as error:
+        fail(str(error), exit_of_node(error))
+    except SnapshotFailure as error:
+        fail(str(error), Exit.QUARANTINED)
+    except LogError as error:
+        fail(str(error), exit_of(error))
+
+
+telling_restore = _telling
+
+
+def restored(parts: list[Any]) -> list[dict[str, Any]]:
+    """Return what was restored, for JSON."""
+    return [asdict(each) for each in parts]
