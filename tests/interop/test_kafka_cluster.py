@@ -64,6 +64,12 @@ class Plain(threading.Thread):
         self.failed: list[object] = []
 
     def run(self) -> None:
+        try:
+            self._produce()
+        except KafkaException as error:
+            self.failed.append(error)  # a fatal one: this producer may never produce again
+
+    def _produce(self) -> None:
         number = 0
         while not self._stopping.is_set():
             value = f"{self._name} {number}"

@@ -93,6 +93,7 @@ class TenantTopics:
         self._open: dict[int, tuple[int, Completion]] = {}
         """Who waits for an answer, and until when."""
         self._number = 0
+        self._was_ready = False
         self._views: dict[int, tuple[TopicSpec, TopicView]] = {}
         """The view of each topic, good for as long as its spec is the same object."""
         self._group_events: list[Callable[[int, GroupEvent], None]] = []
@@ -115,9 +116,15 @@ class TenantTopics:
         if leader is None or leader.leader_node is None:
             return False
         replica = leader.group.replica
-        return leader.leading or (
+        is_ready = leader.leading or (
             not replica.leads and replica.applied_index >= replica.group.core.commit_index
         )
+        self._was_ready = self._was_ready or is_ready
+        return is_ready
+
+    def was_ready(self) -> bool:
+        """Say whether this node knew the catalogue once: a busy follower lags most of the time."""
+        return self._was_ready or self.is_ready()
 
     def topics(self) -> Iterator[TopicView]:
         """Walk the catalogue, captures included, as this node's replica of PRG 0 knows it."""

@@ -89,6 +89,9 @@ class MemoryTopics:
     def is_ready(self) -> bool:
         return self.knows
 
+    def was_ready(self) -> bool:
+        return self.knows
+
     def producers(self, topic: TopicView, p: int) -> list[tuple[int, Any, int | None]]:
         part = self._parts[topic.number, p]
         starts = {producer: start for producer, _, start in part.open_transactions()}

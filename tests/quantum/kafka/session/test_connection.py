@@ -107,6 +107,22 @@ def test_an_answer_that_is_ready_waits_for_those_before_it(bench: AdapterBench) 
     assert [correlation for correlation, _ in answers(wire)] == [1, 2]
 
 
+def test_nothing_overtakes_a_request_that_cannot_begin_yet(bench: AdapterBench) -> None:
+    """A batch that entered the log before the one sent before it would be out of order."""
+    bench.topics.knows = False
+    wire = bench.connect()
+    wire.handler.received(produce(1, [b"a"]))
+    bench.turn()
+    bench.topics.knows = True
+    wire.handler.received(produce(2, [b"b"]) + fetch(3))
+    bench.turn()
+    assert not wire.written
+    bench.turn(30)
+    found = answers(wire)
+    assert [correlation for correlation, _ in found] == [1, 2, 3]
+    assert found[2][1].index(b"a") < found[2][1].index(b"b")
+
+
 def test_a_refused_partition_has_records_of_no_length_and_no_null(bench: AdapterBench) -> None:
     bench.topics.led_by = 2
     wire = bench.connect()

@@ -201,6 +201,16 @@ class KafkaConnection:
         else:
             raise MalformedRequest("it must show who it is first", api_key=request.head.api_key)
 
+    def hold_behind(self, request: KafkaRequest) -> None:
+        """Begin nothing that came behind a request that cannot begin yet."""
+        self._waits = request
+
+    def begun(self, request: KafkaRequest) -> None:
+        """Go on behind a request that could not begin before."""
+        if request is self._waits and request.head.api_key not in _WAITING:
+            self._waits = None
+            self._go_on()
+
     def on_sasl_handshake(self, request: KafkaRequest) -> None:
         assert self.sasl is not None
         self.sasl.on_handshake(request)

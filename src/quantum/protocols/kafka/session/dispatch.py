@@ -111,6 +111,7 @@ HANDLERS: Final[Mapping[int, RequestHandler]] = MappingProxyType(
 _NEED_NO_TOPICS: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 )
+_MOVE_RECORDS: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 _READY_MS_MAX: Final = 5_000
 _READY_PAUSE_MS: Final = 20
 HIDDEN: Final = frozenset(key for key in VERSIONS if key not in HANDLERS)
@@ -122,14 +123,31 @@ def begin(request: KafkaRequest) -> None:
     handler = HANDLERS.get(request.head.api_key)
     if handler is None:
         raise UnsupportedRequest(request.head.api_key, request.head.api_version)
-    if request.head.api_key in _NEED_NO_TOPICS or request.tenant.topics.is_ready():
+    if _may_begin(request):
         handler(request)
     else:
+        request.connection.hold_behind(request)
         _BeginLater(request, handler).wait()
 
 
+def _may_begin(request: KafkaRequest) -> bool:
+    """Say whether this node knows the catalogue well enough for a request.
+
+    One that moves records needs no more than to have known it once since the start: a topic that
+    is newer than that is denied with a code after which clients ask again.
+    """
+    key, topics = request.head.api_key, request.tenant.topics
+    if key in _NEED_NO_TOPICS:
+        return True
+    return topics.was_ready() if key in _MOVE_RECORDS else topics.is_ready()
+
+
 class _BeginLater:
-    """A request to a node that does not know the catalogue yet: it would deny topics there are."""
+    """A request to a node that does not know the catalogue yet: it would deny topics there are.
+
+    What its client sent behind it waits too: a batch that began earlier than the one before it
+    would be refused as out of order, which ends an idempotent producer for good.
+    """
 
     def __init__(self, request: KafkaRequest, handler: RequestHandler) -> None:
         self._request = request
@@ -146,10 +164,12 @@ class _BeginLater:
 
     def due(self) -> None:
         request = self._request
-        if not request.tenant.topics.is_ready() and request.node.tick_ms < self._last_ms:
+        if not _may_begin(request) and request.node.tick_ms < self._last_ms:
             self.wait()
             return
         try:
             self._handler(request)
         except RequestFault as fault:
             request.connection.fail(fault)
+        else:
+            request.connection.begun(request)
