@@ -240,6 +240,7 @@ from clustor.control.signing import (
 )
 from clustor.control.steering import (
     MembershipFacts,
+    is_placed_move,
     membership_report,
     membership_request,
 )
@@ -448,6 +449,7 @@ __all__ = [
     "feature_is_on",
     "find",
     "grant_to_learn",
+    "is_placed_move",
     "is_settled",
     "is_stale",
     "judge",

@@ -53,6 +53,17 @@ def membership_request(placement: Placement, group: MembershipFacts) -> Membersh
     return MembershipRequest(changes, RoutingEpoch(placement.routing_epoch), preflight)
 
 
+def is_placed_move(placement: Placement, goal: Membership | None) -> bool:
+    """Say whether a change under way, which leads to `goal`, is the one that is placed.
+
+    The control plane's own group is changed first, and its placement follows: meanwhile the
+    placement may still describe the change before this one.
+    """
+    if placement.previous is None or goal is None:
+        return False
+    return membership_digest(goal) == digest_of(placement.members)
+
+
 def membership_report(
     placement: Placement, group: MembershipFacts, node_id: int
 ) -> RecordMembership | None:

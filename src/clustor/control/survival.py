@@ -7,7 +7,7 @@ zone, over the quorum; where the nodes are in fewer than three zones, after the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from clustor.control.draft import DraftReading, find, scan
 from clustor.control.nodes import ClusterConfig, NodeReport, NodeSpec, NodeState
@@ -49,12 +49,26 @@ def why_no_survival(store: DraftReading, placement: Placement) -> str:
     silent = {each.node_id for each in scan(store, NodeReport) if is_stale(each)}
     health = health_ratio(voters, nodes, silent)
     if health < MILLION:
-        return f"too few of its new voters are well: H is {health / MILLION:.2f}"
+        who = ", ".join(_unwell(voters, nodes, silent))
+        return f"too few of its new voters are well: H is {health / MILLION:.2f}: {who}"
     config = find(store, ClusterConfig, "config")
     quorum = quorum_ratio(voters, nodes)
     if quorum < MILLION and config is not None and not config.development:
         return f"the loss of one zone would lose its quorum: Q is {quorum / MILLION:.2f}"
     return ""
+
+
+def _unwell(
+    voters: tuple[int, ...], nodes: Mapping[int, NodeSpec], silent: Collection[int]
+) -> Iterator[str]:
+    """Name each voter that does not count, and why."""
+    for voter in voters:
+        if voter not in nodes:
+            yield f"node {voter} is not registered"
+        elif nodes[voter].state is not NodeState.ACTIVE:
+            yield f"node {voter} is {nodes[voter].state.value}"
+        elif voter in silent:
+            yield f"node {voter} is silent"
 
 
 def _quorum(voters: tuple[int, ...]) -> int:

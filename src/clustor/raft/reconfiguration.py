@@ -77,6 +77,11 @@ class Reconfiguration:
         self.survivable = True
 
     @property
+    def goal(self) -> Membership | None:
+        """The members that the change under way leads to; None: nothing is under way."""
+        return None if self.phase is ReconfigurationPhase.IDLE else self._goal
+
+    @property
     def _numbers(self) -> MembershipNumbers:
         return self._core.profile.membership
 

@@ -21,6 +21,7 @@ from clustor.control import (
     durability_transition,
     feature_is_on,
     find,
+    is_placed_move,
     membership_report,
     membership_request,
 )
@@ -63,6 +64,16 @@ def facts(
     return MembershipFacts(
         current, RoutingEpoch(epoch), DurabilityModeEpoch(0), is_idle, wants_record
     )
+
+
+def test_a_change_that_is_not_the_placed_one_is_not_judged_by_it() -> None:
+    """The control plane's own group is changed before its placement is."""
+    before, after = Members(voters=(1, 2, 4, 5)), Members(voters=(1, 2, 4))
+    placement = msgspec.structs.replace(placed(after), previous=before)
+    assert is_placed_move(placement, Membership(voters=ids(1, 2, 4)))
+    assert not is_placed_move(placement, Membership(voters=ids(1, 2, 4, 7)))
+    assert not is_placed_move(placement, None)
+    assert not is_placed_move(placed(after), Membership(voters=ids(1, 2, 4))), "it is recorded"
 
 
 @pytest.mark.parametrize("seed", range(40))

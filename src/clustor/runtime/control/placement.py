@@ -26,6 +26,7 @@ from clustor.control import (
     RecordMembership,
     Refused,
     find,
+    is_placed_move,
     is_settled,
     membership_report,
     membership_request,
@@ -185,10 +186,8 @@ class Steering:
     def _judge(self, group: HostedGroup, placement: Placement, store: DraftReading) -> None:
         """Roll a move back that would not be allowed to begin now (clustor §9.9)."""
         change = group.replica.group.leadership.reconfiguration
-        if placement.previous is None or change.phase not in (
-            ReconfigurationPhase.CATCH_UP,
-            ReconfigurationPhase.JOINT,
-        ):
+        runs = change.phase in (ReconfigurationPhase.CATCH_UP, ReconfigurationPhase.JOINT)
+        if not runs or not is_placed_move(placement, change.goal):
             return
         why = why_no_survival(store, placement)
         if why and change.survivable:
