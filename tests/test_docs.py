@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from quantum.cli.app import COMMANDS, build
+from quantum.cli.app import build
+from quantum.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/operations/*.md")]

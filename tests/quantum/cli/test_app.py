@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from clustor.runtime.build import build, commit_of
 from quantum.cli import main, naming
-from quantum.cli.app import COMMANDS, _pasteable_command, build_list
+from quantum.cli.app import _pasteable_command, build_list
 from quantum.cli.app import build as build_tree
+from quantum.cli.commands import COMMANDS, GROUPS, overview
 from slipstream.cli import app as slipstream_app
 
 HEAVY = ("cryptography", "numpy", "pyspark", "uvloop", "pyarrow", "clustor.raft", "clustor.log")
@@ -50,7 +51,7 @@ def imported_by(*arguments: str) -> set[str]:
 @pytest.mark.parametrize(
     ("arguments", "modules_max"),
     {
-        "help": (["--help"], 420),
+        "help": (["--help"], 120),
         "version": (["--version"], 420),
         "a status that nobody answers": (["status", "--admin", "127.0.0.1:1"], 420),
         "a publish that nobody takes": (["pub", "hello", "x", "--port", "1"], 480),
@@ -72,9 +73,39 @@ def test_the_list_says_of_a_command_what_it_says_of_itself(name: str) -> None:
     assert text is not None and summary == text.split("\n\n")[0].replace("\n", " ")
 
 
-def test_the_list_names_every_command() -> None:
-    shown = CliRunner().invoke(build_list(), ["--help"]).output
-    assert all(f" {name} " in shown for name in COMMANDS)
+def test_the_list_names_every_command_once() -> None:
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(COMMANDS)
+    shown = overview("quantum")
+    assert all(f"  {name} " in shown for name in COMMANDS)
+    assert all(title in shown for title in GROUPS)
+
+
+@pytest.mark.parametrize("columns", [20, 80, 300])
+def test_the_list_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    longest = max(map(len, overview("quantum").splitlines()))
+    assert longest <= max(columns, 70) and longest <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [([], 2), (["-h"], 0), (["--help"], 0)], ids=["none", "-h", "--help"]
+)
+def test_the_list_is_shown_to_who_asks_and_to_who_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(sys, "argv", ["quantum", *arguments])
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == code
+    assert "Be a client:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("app", [build_list(), slipstream_app])

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import typer
+from typer.models import TyperPath
 
 from quantum.cli import app
 from tests.interop import ordinary_user
@@ -53,7 +53,7 @@ def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def takes_path(parameter: Any) -> bool:
-    return "Path" in str(parameter.type_descriptor.annotation)
+    return isinstance(parameter.type, TyperPath)
 
 
 def line_of(words: tuple[str, ...], command: Any, tried: Any, path: str) -> list[str]:
@@ -72,12 +72,13 @@ def line_of(words: tuple[str, ...], command: Any, tried: Any, path: str) -> list
 
 
 def answer_for(parameter: Any) -> str:
-    kind = parameter.type_descriptor.annotation
     if parameter.opts[0] in ANSWERS:
         return ANSWERS[parameter.opts[0]]
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return str(next(iter(kind)).value)
-    return {"int": "1", "bool": "true"}.get(getattr(kind, "__name__", ""), "x")
+    choices = getattr(parameter.type, "choices", None)
+    if choices:
+        return str(getattr(choices[0], "value", choices[0]))
+    kind = parameter.type.name.partition(" ")[0]  # an `int range` is an `int`
+    return {"int": "1", "bool": "true"}.get(kind, "x")
 
 
 def case(words: tuple[str, ...], command: Any, parameter: Any, turn: str) -> Iterator[Any]:

@@ -22,7 +22,8 @@ from clustor.runtime.development import prepare_cluster
 from clustor.runtime.peers.transport import Address
 from clustor.runtime.pki.identity import AUTHORITY_FILE, cluster_id, create_authority, utc_now
 from quantum.cli import admin, broker, cluster, credentials, kv, members, scrub, tenants, why
-from quantum.cli.app import COMMANDS, build
+from quantum.cli.app import build
+from quantum.cli.commands import COMMANDS
 from tests.clustor.control.plane import OPERATOR, settled_plane
 from tests.clustor.runtime.waiting import free_base_port
 from tests.quantum.admin.host import Host
