@@ -13,6 +13,9 @@ def main() -> None:
     if sys.argv[1:] in ([], ["-h"], ["--help"]):
         _show_overview()
         raise SystemExit(0 if sys.argv[1:] else 2)
+    if sys.argv[1:] == ["--version"]:
+        _show_version()
+        raise SystemExit(0)
     gc.disable()  # until all is imported: none of it is garbage, and looking takes a tenth
     from quantum.cli.app import main as run  # late: that takes a quarter of a second
 
@@ -25,3 +28,9 @@ def _show_overview() -> None:
     from quantum.cli.naming import own_command
 
     sys.stdout.write(overview(own_command()) + "\n")
+
+
+def _show_version() -> None:
+    from clustor.runtime.build import build
+
+    sys.stdout.write(f"quantum {build()}\n")

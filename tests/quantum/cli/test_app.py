@@ -52,7 +52,7 @@ def imported_by(*arguments: str) -> set[str]:
     ("arguments", "modules_max"),
     {
         "help": (["--help"], 120),
-        "version": (["--version"], 420),
+        "version": (["--version"], 200),
         "a status that nobody answers": (["status", "--admin", "127.0.0.1:1"], 420),
         "a publish that nobody takes": (["pub", "hello", "x", "--port", "1"], 480),
     }.values(),
