@@ -148,7 +148,7 @@ class Reconfiguration:
         core = self._core
         assert self._goal is not None
         behind = tuple(
-            sorted(member for member in self._goal.voters if not self._caught_up(member))
+            sorted(member for member in self._joining() if not self._caught_up(member))
         )
         if not behind:
             return self._enter_joint()
@@ -157,6 +157,16 @@ class Reconfiguration:
             reason = "catch-up timed out" if late else "survivability failed"
             return self._roll_back(reason, behind)
         return None
+
+    def _joining(self) -> frozenset[ReplicaId]:
+        """Name the voters that the change brings.
+
+        Only they are waited for, and only their lag takes a change back: one that was a voter
+        before and is down would else forbid that another takes its place, until it is back.
+        Whether enough voters are there is what the joint commits themselves prove.
+        """
+        assert self._goal is not None
+        return self._goal.voters - self._origin.voters
 
     def _caught_up(self, member: ReplicaId) -> bool:
         """Either guard is enough, unless policy wants both."""
@@ -207,10 +217,10 @@ class Reconfiguration:
         return None
 
     def _structural(self) -> tuple[ReplicaId, ...]:
-        """Name the new voters that lag beyond either bound of §9.9's finalize clause."""
+        """Name the joining voters that lag beyond either bound of §9.9's finalize clause."""
         core, numbers = self._core, self._numbers
         late = []
-        for member in sorted(core.config.voters - {core.id}):
+        for member in sorted(self._joining() - {core.id}):
             progress = core.progress[member]
             lag = core.log.bytes_through(core.commit_index) - core.log.bytes_through(
                 progress.match_index
