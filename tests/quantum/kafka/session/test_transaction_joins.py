@@ -43,12 +43,15 @@ class HeldCoordinator:
 @pytest.fixture
 def bench() -> AdapterBench:
     made = AdapterBench()
-    made.topics.create_topic("t", 1, (), UUID, lambda _reply: None)
+    made.topics.create_topic("t", 2, (), UUID, lambda _reply: None)
     made.topics.transactions.apply(InitProducer(0, NAME, 60_000))
     return made
 
 
-def produce_in(bench: AdapterBench, correlation: int, value: bytes, sequence: int) -> bytes:
+def produce_in(
+    bench: AdapterBench, correlation: int, value: bytes, sequence: int, partitions: int = 1
+) -> bytes:
+    """Produce a value into so many partitions at once."""
     known = bench.topics.transactions.get(NAME)
     assert known is not None
     batch = build_batch(
@@ -58,8 +61,9 @@ def produce_in(bench: AdapterBench, correlation: int, value: bytes, sequence: in
         base_sequence=sequence,
         attributes=_TRANSACTIONAL,
     )
-    row = {"name": "t", "partition_data": [{"index": 0, "records": batch}]}
-    facts = {"transactional_id": NAME, "acks": -1, "timeout": 30_000, "topic_data": [row]}
+    data = [{"index": each, "records": batch} for each in reversed(range(partitions))]
+    facts: dict[str, Any] = {"transactional_id": NAME, "acks": -1, "timeout": 30_000}
+    facts["topic_data"] = [{"name": "t", "partition_data": data}]
     return request(ApiKey.PRODUCE, 12, correlation, facts)
 
 
@@ -68,7 +72,7 @@ def codes(wire: BenchWire) -> list[tuple[int, KafkaCode]]:
     found = []
     for correlation, body in answers(wire):
         told: Any = decode(schema, body, 1)
-        found.append((correlation, told.responses[0].partition_responses[0].error_code))
+        found += [(correlation, each.error_code) for each in told.responses[0].partition_responses]
     return found
 
 
@@ -105,6 +109,24 @@ def test_a_partition_that_is_in_its_transaction_is_not_asked_for_again(
     assert not coordinator.asked
     bench.turn()
     assert codes(wire) == [(1, KafkaCode.none), (2, KafkaCode.none)]
+
+
+def test_nothing_passes_a_batch_of_its_partition_that_waits_for_another(
+    bench: AdapterBench,
+) -> None:
+    coordinator = HeldCoordinator(bench)
+    wire = bench.connect()
+    wire.handler.received(produce_in(bench, 1, b"first", 0))
+    coordinator.apply()
+    wire.handler.received(
+        produce_in(bench, 2, b"second", 1, partitions=2) + produce_in(bench, 3, b"third", 2)
+    )
+    bench.turn()
+    assert b"third" not in kept(bench)
+    while coordinator.asked:
+        coordinator.apply()
+    bench.turn()
+    assert [each[0] for each in codes(wire) if each[1] is KafkaCode.none] == [1, 2, 2, 3]
 
 
 @pytest.mark.parametrize(
