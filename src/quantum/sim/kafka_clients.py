@@ -234,6 +234,8 @@ class PipeliningProducer(KafkaClient):
         if line is None or not self._unsent:
             return
         self._send(self._unsent.popleft())
+        if self.rng.random() < 0.3:  # what is answered at once has to wait for its turn, too
+            self.ask_wire(ApiKey.API_VERSIONS, 0, {}, lambda _answer: self._rest())
         delay = self.rng.choice((0, 0, self.rng.randint(1, 25) * MS))
         self._kafka.later(delay, lambda: self._send_next() if self.line is line else None)
 
@@ -256,6 +258,10 @@ class PipeliningProducer(KafkaClient):
             self._has_failed = True
         elif row.error_code is not KafkaCode.out_of_order_sequence_number or not self._has_failed:
             raise PromiseBroken(f"{self.name} {sent}: {row.error_code!r} ends a stock producer")
+        self._rest()
+
+    def _rest(self) -> None:
+        """Go on once everything of this flight is answered."""
         if not self._asked and not self._unsent:
             if self._has_failed:
                 self.leave()  # it looks for the leader
