@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, Protocol
 
 from clustor.raft.types import ReplicaId
@@ -22,6 +23,7 @@ from quantum.broker.streams import CommittedOffset
 from quantum.mesh.topic_reads import batches_of
 from quantum.partition.stream_side import section_of
 from quantum.protocols.kafka.codec import MarkerKind, check_stored, read_marker
+from quantum.sim.kafka_clients import CommittedReader, PipeliningProducer
 from quantum.sim.topic_clients import (
     MIRROR,
     PARTITIONS,
@@ -48,6 +50,8 @@ class JudgedWorld(Protocol):
     producers: list[IdempotentProducer]
     transactional: list[TransactionalProducer]
     readers: list[TopicReader]
+    pipelining: list[PipeliningProducer]
+    consumers: list[CommittedReader]
 
     @property
     def nodes(self) -> Mapping[ReplicaId, SimNode]: ...
@@ -79,6 +83,7 @@ def what_topics_lack(world: JudgedWorld) -> str:
         return f"topics are not made: {world.operator.wanted}"
     awaited = [(each.name, each.is_idle) for each in world.producers]
     awaited += [(each.name, each.is_idle) for each in world.transactional]
+    awaited += [(each.name, each.is_idle) for each in world.pipelining]
     for name, is_idle in awaited:
         if not is_idle:
             return f"{name} waits"
@@ -93,10 +98,15 @@ def what_topics_lack(world: JudgedWorld) -> str:
             return "a transaction is open"
         if section.state.transaction_due:
             return "a transaction may still time out"
-        for each in section.transactions.ids():
-            known = section.transactions.get(each)
+        for name in section.transactions.ids():
+            known = section.transactions.get(name)
             if known is not None and (known.partitions or known.groups):
-                return f"{each} waits for its markers"
+                return f"{name} waits for its markers"
+        for reader in world.consumers:
+            spec = section.topics.named(reader.place[0])
+            hosted = spec and section.partitions.get((spec.number, reader.place[1]))
+            if hosted and reader.position < hosted.log.end_offset:
+                return f"{reader.name} has read up to {reader.position}"
     return ""
 
 
@@ -205,11 +215,12 @@ def _judge_producers(world: JudgedWorld, logs: Logs) -> None:
         twice = [value for value, count in counts.items() if count > 1]
         if twice:
             raise PromiseBroken(f"{name}: twice: {twice[:5]}")
-    for producer in world.producers:
-        for value, (topic, p, offset) in producer.acknowledged.items():
-            log = logs[topic, p]
-            if offset >= log.start and log.values.get(offset) != value:
-                raise PromiseBroken(f"{topic} {p}: {value} was acknowledged at {offset}")
+    told = [each.acknowledged for each in world.producers]
+    told += [each.acknowledged for each in world.pipelining]
+    for value, (topic, p, offset) in chain.from_iterable(each.items() for each in told):
+        log = logs[topic, p]
+        if offset >= log.start and log.values.get(offset) != value:
+            raise PromiseBroken(f"{topic} {p}: {value} was acknowledged at {offset}")
 
 
 def _judge_transactions(world: JudgedWorld, logs: Logs) -> None:
@@ -246,6 +257,26 @@ def _judge_readers(world: JudgedWorld, logs: Logs) -> None:
         for p, offset, value in reader.committed:
             if logs[MIRROR, p].committed.get(offset) != value:
                 raise PromiseBroken(f"{value} was given as committed, at {offset}")
+        _judge_skipped(reader, logs)
+    for consumer in world.consumers:
+        if consumer.given != logs[consumer.place].committed:
+            differ = set(consumer.given.items()) ^ set(logs[consumer.place].committed.items())
+            raise PromiseBroken(f"{consumer.name} did not get what was committed: {differ}")
+
+
+def _judge_skipped(reader: TopicReader, logs: Logs) -> None:
+    """Whoever reads on has been given all that lies behind: nothing is skipped for ever."""
+    given = {(p, offset) for p, offset, _ in reader.committed}
+    for (name, p), position in reader.positions.items():
+        log = logs[name, p]
+        if name == MIRROR:
+            missed = [o for o in log.committed if o < position and (p, o) not in given]
+        elif name == PLAIN:
+            missed = [o for o in log.values if o < position and (name, p, o) not in reader.seen]
+        else:
+            missed = []  # what was deleted need not be read
+        if missed:
+            raise PromiseBroken(f"{name} {p}: a reader at {position} was not given {missed[:5]}")
 
 
 def _judge_starts(world: JudgedWorld, logs: Logs) -> None:

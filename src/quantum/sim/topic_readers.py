@@ -27,7 +27,7 @@ class TopicReader(TopicClient):
 
     def __init__(self, world: TopicsWorld, rng: Random) -> None:
         super().__init__(world, rng)
-        self._positions: dict[tuple[str, int], int] = {}
+        self.positions: dict[tuple[str, int], int] = {}
         self._epochs: dict[tuple[str, int], int] = {}
         self.starts: dict[tuple[str, int], int] = {}
         self.seen: dict[tuple[str, int, int], str] = {}
@@ -44,7 +44,7 @@ class TopicReader(TopicClient):
             return
         topics, topic = led
         self._epochs[place] = topics.leader(topic.prgs[place[1]]).epoch
-        at = self._positions.get(place, 0)
+        at = self.positions.get(place, 0)
 
         def read(outcome: ReadOutcome | None) -> None:
             if outcome is not None:
@@ -64,7 +64,7 @@ class TopicReader(TopicClient):
         if outcome.refusal is _R.OFFSET_OUT_OF_RANGE:
             if at >= outcome.start:
                 raise PromiseBroken(f"{place}: {at} is not there any more: {outcome}")
-            self._positions[place] = outcome.start
+            self.positions[place] = outcome.start
             return
         for batch in outcome.batches:
             if not batch.base_offset <= at < batch.base_offset + batch.count:
@@ -73,7 +73,7 @@ class TopicReader(TopicClient):
             if not read_header(batch.data).is_control:
                 for offset, value in values_of(batch):
                     self.seen[*place, offset] = value
-        self._positions[place] = at
+        self.positions[place] = at
 
     def _take_committed(
         self,
@@ -92,7 +92,7 @@ class TopicReader(TopicClient):
         gone: set[int] = set()
         for batch in outcome.batches:
             if batch.base_offset >= outcome.last_stable:
-                self._positions[place] = batch.base_offset  # it is read again when it is decided
+                self.positions[place] = batch.base_offset  # it is read again when it is decided
                 return
             while waiting and waiting[0].first_offset <= batch.base_offset:
                 gone.add(waiting.pop(0).producer_id)

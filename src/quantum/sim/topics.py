@@ -21,18 +21,23 @@ from quantum.broker.streams import StreamRefusal
 from quantum.mesh.topic_views import TopicView
 from quantum.mesh.topics import TenantTopics
 from quantum.partition.leader import PartitionLeader
+from quantum.sim.kafka_clients import CommittedReader, PipeliningProducer
 from quantum.sim.node import BrokerNode, SimGroup
 from quantum.sim.run import LIVENESS_LIMIT, broker_scenario, where
 from quantum.sim.topic_clients import (
+    PARTITIONS,
     IdempotentProducer,
     TopicOperator,
     TransactionalProducer,
 )
 from quantum.sim.topic_judge import judge_topics, what_topics_lack
 from quantum.sim.topic_readers import TopicReader
+from quantum.sim.wire import ClientEnd, SimLine
 from quantum.sim.world import BrokerWorld
 
 _STEP = 200 * MS
+_LOST_WAY = 0.2
+"""How often a client goes to a node that perhaps does not lead what it wants."""
 
 
 class SimFiles:
@@ -90,6 +95,14 @@ class TopicWorld(BrokerWorld):
             for n in range(3)
         ]
         self.readers = [TopicReader(self, Random(rng.getrandbits(64))) for _ in range(2)]  # noqa: S311
+        self.pipelining = [
+            PipeliningProducer(self, Random(rng.getrandbits(64)), f"w{n}", 2 * limit)  # noqa: S311
+            for n in range(2)
+        ]
+        self.consumers = [
+            CommittedReader(self, Random(rng.getrandbits(64)), p)  # noqa: S311
+            for p in range(PARTITIONS)
+        ]
 
     def on_start(self, node: SimNode) -> None:
         super().on_start(node)
@@ -104,14 +117,30 @@ class TopicWorld(BrokerWorld):
             return None
         return self.topics_of(self.brokers[rng.choice(sorted(self.brokers))])
 
-    def led_topics(self, name: str, partition: int) -> tuple[TenantTopics, TopicView] | None:
-        """Return the topics of a node that believes to lead a partition."""
+    def dial_kafka(self, client: ClientEnd, place: tuple[str, int], rng: Random) -> SimLine | None:
+        """Connect a client to who leads a partition, as metadata says, or to some other node."""
+        if not self.brokers:
+            return None
+        led = None if rng.random() < _LOST_WAY else self._leading(*place)
+        broker = led or self.brokers[rng.choice(sorted(self.brokers))]
+        line = SimLine(self, broker, client, self.tenant.name, rng, broker.service.kafka)
+        self._lines[broker].append(line)
+        return line
+
+    def _leading(self, name: str, partition: int) -> BrokerNode | None:
         for node in sorted(self.brokers):
             topics = self.topics_of(self.brokers[node])
             topic = topics.topic(name)
             if topic is not None and topics.leader(topic.prgs[partition]).is_here:
-                return topics, topic
+                return self.brokers[node]
         return None
+
+    def led_topics(self, name: str, partition: int) -> tuple[TenantTopics, TopicView] | None:
+        """Return the topics of a node that believes to lead a partition."""
+        broker = self._leading(name, partition)
+        topics = None if broker is None else self.topics_of(broker)
+        topic = None if topics is None else topics.topic(name)
+        return None if topics is None or topic is None else (topics, topic)
 
 
 def topic_scenario(seed: int) -> Scenario:
@@ -157,6 +186,7 @@ def _fill(report: SeedReport, world: TopicWorld) -> None:
     report.trace_hash = world.trace_hash()
     report.simulated_seconds = world.timeline.now / SECOND
     report.acknowledged = sum(len(each.acknowledged) for each in world.producers)
+    report.acknowledged += sum(len(each.acknowledged) for each in world.pipelining)
     report.operations = report.acknowledged
     for name, count in sorted(world.counts.items()):
         kind, _, fault = name.partition(" ")
@@ -166,4 +196,5 @@ def _fill(report: SeedReport, world: TopicWorld) -> None:
             report.events[fault] = count
     report.events["transactions"] = sum(len(each.done) for each in world.transactional)
     report.events["read"] = sum(len(each.seen) for each in world.readers)
+    report.events["consumed"] = sum(len(each.given) for each in world.consumers)
     report.events["read committed"] = sum(len(each.committed) for each in world.readers)

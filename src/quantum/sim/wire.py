@@ -9,6 +9,7 @@ from typing import Protocol
 from clustor.sim.cluster import SimCluster
 from clustor.sim.scenario import MS
 from quantum.edge.ports import ConnectionPeer
+from quantum.protocols.ports import Adapter
 from quantum.sim.node import BrokerNode
 
 
@@ -20,16 +21,23 @@ class ClientEnd(Protocol):
 class SimLine:
     """One connection. For the broker it is a wire, for the client a line to talk on."""
 
-    def __init__(
-        self, world: SimCluster, node: BrokerNode, client: ClientEnd, tenant: str, rng: Random
+    def __init__(  # noqa: PLR0917  # who talks to whom is all of these
+        self,
+        world: SimCluster,
+        node: BrokerNode,
+        client: ClientEnd,
+        tenant: str,
+        rng: Random,
+        adapter: Adapter | None = None,
     ) -> None:
+        """`adapter`: what is spoken on it; MQTT where nobody says."""
         self._world = world
         self._node = node
         self._client = client
         self._rng = rng
         self._to_broker = self._to_client = 0  # when the last bytes of each way arrive
         self._broker_gone = self._client_gone = False
-        self._handler = node.service.mqtt.new_connection()
+        self._handler = (adapter or node.service.mqtt).new_connection()
         self._is_open = False
         self._peer = ConnectionPeer("tcp", "sim", tenant)
 

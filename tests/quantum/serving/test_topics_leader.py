@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from quantum.broker.streams import (
     AddToTransaction,
     CommitOffsets,
@@ -24,6 +26,7 @@ from quantum.broker.streams import (
 )
 from quantum.mesh.topic_views import TopicKind, TopicView
 from quantum.mesh.topics import ANSWER_MS_MAX, TenantTopics
+from quantum.partition import stream_side
 from tests.quantum.serving.lab import NODE, TENANT, Lab
 from tests.quantum.streams.stream_desk import batch_of
 
@@ -137,6 +140,23 @@ def test_all_batches_of_one_turn_are_one_command() -> None:
     view = lab.topics.partition(topic, 0)
     assert view is not None
     assert (view.high_watermark, view.leader_epoch) == (5, 1)
+
+
+def test_what_is_too_large_for_one_command_goes_in_several_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lab = TopicLab(prgs=1)
+    topic = lab.create()
+    lab.append(topic, 0)
+    size = len(batch_of(topic.number, 0, 2).data) + 64
+    monkeypatch.setattr(stream_side, "COMMAND_BYTES_MAX", 2 * size)
+    told: list[Any] = []
+    for _ in range(5):
+        lab.topics.append(0, [batch_of(topic.number, 0, 2)], told.append)
+    lab.settle()
+    assert [each.base_offset for some in told for each in some] == [1, 3, 5, 7, 9]
+    view = lab.topics.partition(topic, 0)
+    assert view is not None and view.high_watermark == 11
 
 
 def test_who_waits_when_the_leadership_ends_is_told_that_nobody_knows() -> None:

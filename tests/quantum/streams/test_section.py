@@ -188,6 +188,16 @@ def test_one_bad_batch_of_a_turn_harms_no_other() -> None:
     assert outcomes[2].base_offset == 0
 
 
+def test_a_batch_behind_one_of_a_topic_that_is_gone_keeps_its_own_bytes() -> None:
+    desk = StreamDesk()
+    desk.create("orders")
+    gone, mine = batch_of(2, 0, 2, (7, 0, 0)), batch_of(1, 0, 2, (8, 0, 0))
+    outcomes = desk.append(gone, mine)
+    assert [each.refusal for each in outcomes] == [R.TOPIC_UNKNOWN, None]
+    [stored] = desk.kept()
+    assert check_stored(stored.payload[1:]).producer_id == 8
+
+
 def test_leader_epochs_say_where_they_ended() -> None:
     desk = StreamDesk()
     desk.create("orders")

@@ -123,6 +123,70 @@ def test_nothing_overtakes_a_request_that_cannot_begin_yet(bench: AdapterBench) 
     assert found[2][1].index(b"a") < found[2][1].index(b"b")
 
 
+def fetch_by(
+    correlation: int, *, epoch: int = -1, isolation: int = 0, bytes_max: int = 9_999
+) -> bytes:
+    """Fetch from the start of `t`, as newer clients do."""
+    partition = {"partition": 0, "current_leader_epoch": epoch, "fetch_offset": 0}
+    partition |= {"log_start_offset": -1, "partition_max_bytes": bytes_max}
+    facts: dict[str, Any] = {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 9_999}
+    facts |= {"isolation_level": isolation, "session_id": 0, "session_epoch": -1, "rack_id": ""}
+    facts |= {"topics": [{"topic": "t", "partitions": [partition]}], "forgotten_topics_data": []}
+    return request(ApiKey.FETCH, 11, correlation, facts)
+
+
+def fetched(bench: AdapterBench, **how: int) -> Any:
+    wire = bench.connect()
+    wire.handler.received(fetch_by(1, **how))
+    bench.turn()
+    ((_, body),) = answers(wire)
+    answer: Any = decode(load_response_schema(ApiKey.FETCH, 11), body)
+    return answer.responses[0].partitions[0]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [
+        (-1, KafkaCode.none),
+        (2, KafkaCode.fenced_leader_epoch),
+        (3, KafkaCode.none),
+        (4, KafkaCode.unknown_leader_epoch),
+    ],
+    ids=["untold", "before", "now", "future"],
+)
+def test_who_fetches_by_another_leader_s_epoch_is_told_so(
+    bench: AdapterBench, epoch: int, code: KafkaCode
+) -> None:
+    assert fetched(bench, epoch=epoch).error_code is code
+
+
+def test_the_first_batch_is_given_whatever_its_size(bench: AdapterBench) -> None:
+    wire = bench.connect()
+    wire.handler.received(produce(1, [b"large" * 100]) + produce(2, [b"next"]))
+    bench.turn()
+    records = fetched(bench, bytes_max=1).records
+    assert b"large" in records and b"next" not in records
+
+
+def test_what_the_log_refuses_is_refused(bench: AdapterBench) -> None:
+    wire = bench.connect()
+    records = [KafkaRecord(0, 1_000, None, b"x")]
+    for correlation, sequence in enumerate((0, 7)):
+        batch = build_batch(records, producer_id=5, producer_epoch=0, base_sequence=sequence)
+        row = {"name": "t", "partition_data": [{"index": 0, "records": batch}]}
+        facts = {"transactional_id": None, "acks": -1, "timeout": 1_000, "topic_data": [row]}
+        wire.handler.received(request(ApiKey.PRODUCE, 8, correlation, facts))
+    bench.topics.append = lambda prg, batches, done: done(None)  # type: ignore[method-assign]
+    wire.handler.received(produce(2, [b"nobody knows"]))
+    bench.turn()
+    told = []
+    for _, body in answers(wire):
+        answer: Any = decode(load_response_schema(ApiKey.PRODUCE, 8), body)
+        told.append(answer.responses[0].partition_responses[0].error_code)
+    lost, late = KafkaCode.not_leader_or_follower, KafkaCode.out_of_order_sequence_number
+    assert told == [KafkaCode.none, late, lost]
+
+
 def test_a_refused_partition_has_records_of_no_length_and_no_null(bench: AdapterBench) -> None:
     bench.topics.led_by = 2
     wire = bench.connect()

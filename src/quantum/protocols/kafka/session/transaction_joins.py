@@ -74,6 +74,8 @@ class TransactionJoins:
                 line.inside.update(partitions)
             line.waiting.popleft()
             joined(code)
+            if code is not KafkaCode.none:
+                _fail_behind(line, partitions, code)
             if line.waiting:
                 self._ask(key, line)
 
@@ -87,6 +89,22 @@ class TransactionJoins:
             if self._lines[oldest].waiting:
                 return
             del self._lines[oldest]
+
+
+def _fail_behind(line: _Line, partitions: Sequence[_Place], code: KafkaCode) -> None:
+    """Let nothing pass a batch that could not join, in any of its partitions.
+
+    A partition that does not know a producer lets it begin with any batch: the one that failed
+    would be out of order when it comes again, and its transaction could only be aborted.
+    """
+    closed, waiting = set(partitions), line.waiting
+    line.waiting = deque()
+    for each in waiting:
+        if closed.isdisjoint(each[2]):
+            line.waiting.append(each)
+        else:
+            closed.update(each[2])
+            each[3](code)
 
 
 def join_first(  # noqa: PLR0917
