@@ -73,10 +73,18 @@ def message_in(record: Record) -> bytes | None:
         return None
     try:
         whole = head + _sections_of(record.body, said.get(BODY), record.content_type) + foot
-        locate_sections(whole)
+        _check(locate_sections(whole))
     except (AmqpError, UnicodeDecodeError):
         return None  # somebody else's headers of these names
     return whole
+
+
+def _check(view: MessageView) -> None:
+    """Raise AmqpError for a head that a receiver could not read: anybody may write headers."""
+    view.header()
+    view.message_annotations()
+    view.properties()
+    view.application_properties()
 
 
 def _sections_of(body: bytes | None, kind: bytes | None, content_type: bytes | None) -> bytes:

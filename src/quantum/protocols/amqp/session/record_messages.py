@@ -6,7 +6,6 @@ from typing import Final
 
 from quantum.model.records import Record, RecordProtocol
 from quantum.protocols.amqp.engine import (
-    AmqpError,
     MessageHeader,
     MessageProperties,
     MessageSection,
@@ -105,11 +104,8 @@ def _text_or_bytes(value: bytes) -> str | bytes:
 def with_place(payload: bytes, offset: int, partition: int) -> bytes:
     """Return a message that AMQP brought with its place in the stream; the bare one is untouched.
 
-    What is of a format of its own is given as it came.
+    Raises AmqpError for bytes that are no message.
     """
-    try:
-        view = locate_sections(payload)
-        annotations = view.message_annotations() | place_of(offset, partition)
-        return with_head(view, view.header(), {}, annotations)
-    except AmqpError:
-        return payload
+    view = locate_sections(payload)
+    annotations = view.message_annotations() | place_of(offset, partition)
+    return with_head(view, view.header(), {}, annotations)

@@ -146,7 +146,7 @@ class StreamFeed:
             try:
                 found = next(self._messages, None)
             except ValueError as error:
-                why = f"a record cannot be converted: {error}"
+                why = f"a record cannot be read as a message; go on behind it: {error}"
                 self._fail(ErrorValue(Condition.INTERNAL_ERROR, why))
                 return None
             if found is not None:
@@ -212,17 +212,25 @@ class StreamFeed:
     ) -> Iterator[StreamMessage]:
         """Walk messages; the cursor goes on with each, and over what is nobody's to see."""
         for batch in batches:
-            for record in self._records(batch):
-                offset, sender = record.offset, record.origin.sender
-                if offset < cursor.offset or _is_aborted(aborted, sender, offset):
-                    continue
-                cursor.offset = offset + 1
-                if record.timestamp_ms < cursor.since_ms:
-                    continue
-                cursor.since_ms = -1
-                payload = message_of(record, self._name, cursor.partition)
-                yield StreamMessage(cursor.partition, offset, payload)
+            try:
+                yield from self._walk_batch(cursor, batch, aborted)
+            except ValueError as error:
+                where = f"offset {cursor.offset} of partition {cursor.partition}"
+                raise ValueError(f"{where}: {error}") from None
             cursor.offset = max(cursor.offset, batch.base_offset + batch.count)
+
+    def _walk_batch(
+        self, cursor: _Cursor, batch: FetchedBatch, aborted: list[AbortedRange]
+    ) -> Iterator[StreamMessage]:
+        for record in self._records(batch):
+            offset, sender = record.offset, record.origin.sender
+            if offset < cursor.offset or _is_aborted(aborted, sender, offset):
+                continue
+            if record.timestamp_ms < cursor.since_ms:
+                continue
+            payload = message_of(record, self._name, cursor.partition)
+            cursor.offset, cursor.since_ms = offset + 1, -1
+            yield StreamMessage(cursor.partition, offset, payload)
 
     def _records(self, batch: FetchedBatch) -> Iterator[Record]:
         read = self._readers().get(batch.protocol)

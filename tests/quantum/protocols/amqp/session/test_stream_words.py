@@ -159,7 +159,8 @@ def test_others_read_data_text_and_bytes_as_they_are(
 
 def test_a_header_that_says_it_is_a_head_is_believed_only_if_it_is_one() -> None:
     record = kept(encode_data(b"body"))
-    for head in (b"nonsense", b"\0\x53\x75", encode_data(b"x") + SAID):
+    unreadable = b"\0\x53\x74\xc1\x03\x02\xff\xff"  # a map whose values have no type
+    for head in (b"nonsense", b"\0\x53\x75", encode_data(b"x") + SAID, unreadable):
         forged = ((b"amqp.head", head), (b"colour", b"blue"))
         lie = Record(0, NOW, RecordProtocol.KAFKA, b"", record.origin, b"body", headers=forged)
         view = locate_sections(message_of(lie, "s", 0))
