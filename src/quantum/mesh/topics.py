@@ -35,6 +35,7 @@ from quantum.broker.streams import (
     TransactionCommand,
     TransactionResult,
     decode_outcomes,
+    encode_appends,
 )
 from quantum.broker.streams.answers import decode_reply
 from quantum.broker.streams.hosted_partition import HostedPartition
@@ -322,6 +323,22 @@ class TenantTopics:
             self.sides[prg].append(batches, done)
         else:
             done(None)
+
+    def append_anywhere(self, prg: int, batch: StreamBatch, done: AppendDone) -> None:
+        """Log one batch at the leader of its PRG, wherever that is.
+
+        It has a producer and a sequence, so that it counts once however often it is asked for.
+        """
+        leader = self.leader(prg)
+        if leader.is_here:
+            self.append(prg, [batch], done)
+            return
+
+        def replied(reply: bytes | None) -> None:
+            outcomes = list(decode_outcomes(reply)) if reply else []
+            done(outcomes if len(outcomes) == 1 else None)
+
+        self._ask(prg, encode_appends(self._tenant.now_ms(), leader.epoch, [batch]), replied)
 
     def read(self, topic: TopicView, p: int, offset: int, bytes_max: int, done: ReadDone) -> None:
         """Read from an offset: at once where it is in memory, else off the loop."""

@@ -7,8 +7,9 @@ edge where they are read. Each protocol's room has that one function (`records_o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -36,6 +37,11 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     sequence: int
 
 
+def producer_mark(producer_id: int) -> bytes:
+    """Name a Kafka producer as a sender of records; empty: it has no id."""
+    return b"" if producer_id < 0 else producer_id.to_bytes(8, "big")
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One message, whatever brought it. `None` is 'was not said', not 'empty'."""
 
@@ -51,6 +57,38 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     reply_to: bytes | None = None
     correlation: bytes | None = None
     expires_at_ms: int | None = None
+
+
+RecordReader: TypeAlias = Callable[[bytes, int, int], Iterator[Record]]
+"""Walks a batch of one protocol, its tag in front: the bytes, the first offset, the time.
+
+Raises ValueError for bytes that are none of its batches, at any record.
+"""
+RecordReaders: TypeAlias = Mapping[RecordProtocol, RecordReader]
+"""Given to adapters by the node: no protocol knows another one."""
+
+
+class RecordWriter(Protocol):
+    """Puts records into the form that a topic keeps; given to adapters by the node."""
+
+    def key_partition(self, key: bytes, partitions: int) -> int:
+        """Return the partition that messages of a key go to."""
+        ...
+
+    def join_records(
+        self,
+        records: Sequence[Record],
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        *,
+        is_append_time: bool,
+    ) -> bytes:
+        """Make one batch of records, without its tag. Offsets are counted from 0.
+
+        `is_append_time`: every record has the time of the newest one.
+        """
+        ...
 
 
 def protocol_of(batch: bytes | memoryview) -> RecordProtocol:

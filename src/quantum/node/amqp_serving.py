@@ -18,11 +18,15 @@ from quantum.broker.queues import (
     encode_queue_command,
     messages_in,
 )
+from quantum.model.records import RecordProtocol
 from quantum.node.listeners import Listeners
 from quantum.node.service import BrokerService
 from quantum.partition.leader import PartitionLeader
 from quantum.protocols.amqp.session.amqp_node import AmqpNode
 from quantum.protocols.amqp.session.partition_queues import BodySource, PartitionQueues
+from quantum.protocols.kafka.codec.neutral_records import KafkaRecordWriter
+from quantum.protocols.kafka.codec.neutral_records import records_of as kafka_records
+from quantum.protocols.mqtt.codec.records import records_of as mqtt_records
 
 _READ_BYTES: Final = 512 << 10
 """What is read ahead of a queue's receivers at once."""
@@ -160,7 +164,12 @@ async def _order(leader: PartitionLeader, command: CarryMessages) -> bool:
 def serve_amqp(service: BrokerService, listeners: Listeners) -> Callable[[], None]:
     """Put AMQP behind its doors; they open with the others. Returns what ends it."""
     new = service.amqp.new_connection
+    service.amqp.readers = {
+        RecordProtocol.MQTT: mqtt_records,
+        RecordProtocol.KAFKA: kafka_records,
+    }
     listeners.plaintext["amqp"] = listeners.encrypted["amqps"] = new
+    service.amqp.writer = KafkaRecordWriter()
     bodies = service.amqp.bodies = QueueBodies()
     keeper = QueueFilesKeeper(service.amqp, bodies, bytes_min=CARRY_BYTES_MIN)
     duty = contained.lasting("queue files", keeper.keep)

@@ -22,7 +22,7 @@ from quantum.broker.streams import (
     encode_appends,
 )
 from quantum.broker.streams.answers import decode_reply
-from quantum.broker.streams.appending import APPENDS, KIND_AT
+from quantum.broker.streams.appending import APPENDS, HEAD_BYTES, KIND_AT, with_term
 from quantum.broker.streams.section import TERM, TRIMS, encode_term
 from quantum.broker.streams.section_state import GroupHappened
 from quantum.partition.group_sessions import GroupSessions
@@ -31,6 +31,7 @@ from quantum.partition.ports import Completion
 COMMAND_BYTES_MAX: Final = PART_BYTES_MAX - (64 << 10)
 """What is gathered into one command: below the size at which a command goes in parts."""
 _SESSIONS_TICKS: Final = 50
+_APPENDS_KIND: Final = bytes((APPENDS,))
 _FLAT: Final = frozenset((APPENDS, TRIMS, TERM))
 """Kinds of commands whose replies name nothing to wait for."""
 
@@ -129,6 +130,8 @@ class StreamSide:
             else:
                 self._tell(number, reply)
 
+        if command[KIND_AT : KIND_AT + 1] == _APPENDS_KIND and len(command) >= HEAD_BYTES:
+            command = with_term(command, self._leader.term)  # another node's word may be older
         self._leader.propose(command, replied)
 
     def _wait(self, done: Callable[[Any], None]) -> int:

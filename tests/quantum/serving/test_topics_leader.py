@@ -23,10 +23,13 @@ from quantum.broker.streams import (
     StreamRefusal,
     SyncGroup,
     TransactionResult,
+    decode_outcomes,
+    encode_appends,
 )
 from quantum.mesh.topic_views import TopicKind, TopicView
 from quantum.mesh.topics import ANSWER_MS_MAX, TenantTopics
 from quantum.partition import stream_side
+from quantum.partition.stream_side import section_of
 from tests.quantum.serving.lab import NODE, TENANT, Lab
 from tests.quantum.streams.stream_desk import batch_of
 
@@ -288,3 +291,20 @@ def test_nothing_is_logged_before_every_member_knows_topics() -> None:
     for side in lab.topics.sides:
         side._knows = lambda: True
     assert lab.create().partitions == 6
+
+
+def test_a_batch_that_another_node_asks_for_has_the_leader_s_own_term_and_counts_once() -> None:
+    lab = TopicLab()
+    topic = lab.create(partitions=1)
+    prg = topic.prgs[0]
+    side = lab.topics.sides[prg]
+    told: list[Any] = []
+    batch = batch_of(topic.number, 0, producer=(7, 0, 0))
+    for _ in range(2):
+        side.order(encode_appends(lab.service.now_ms(), 999, [batch]), told.append)
+        lab.settle()
+    first, again = (next(decode_outcomes(each)) for each in told)
+    assert (first.base_offset, first.repeat) == (0, False)
+    assert (again.base_offset, again.repeat) == (0, True)
+    hosted = section_of(lab.service.tenants[TENANT].prgs[prg].broker).partitions[topic.number, 0]
+    assert [epoch for epoch, _ in hosted.epochs] == [lab.topics.leader(prg).epoch]

@@ -85,6 +85,12 @@ def encode_appends(now_ms: int, term: int, batches: Sequence[StreamBatch]) -> by
     return b"".join(parts)
 
 
+def with_term(command: bytes, term: int) -> bytes:
+    """Return a command that brings batches with the term of who logs it: only that one knows."""
+    family, stamp, kind, _, count = _APPENDS.unpack_from(command)
+    return _APPENDS.pack(family, stamp, kind, term, count) + command[HEAD_BYTES:]
+
+
 AppendRow = tuple[int, int, int, int, int, int, int, int, int]
 """topic, partition, count, producer id, epoch, first sequence, flags, time, length"""
 

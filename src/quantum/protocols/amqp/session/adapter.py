@@ -52,7 +52,9 @@ class AmqpAdapter(AmqpNode):
         return AmqpClient(self)
 
     def host_tenant(self, tenant: Tenant) -> None:
-        home = TenantQueues(self.host, tenant, self.entropy(_LANE_BYTES))
+        name = self.entropy(_LANE_BYTES)
+        ports = (lambda: self.readers, lambda: self.writer)
+        home = TenantQueues(self.host, tenant, name, *ports)
         self.tenants[tenant.name] = home
         tenant.sides.append(home)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 from urllib.parse import unquote
@@ -13,6 +13,7 @@ _QUEUES: Final = "/queues/"
 _STREAMS: Final = "/streams/"
 _TOPICS: Final = "/topics/"
 _SCHEMES: Final = {"queue://": _QUEUES, "topic://": _TOPICS}
+_DIGITS_MAX: Final = 9
 DEAD_SUFFIXES: Final = ("/$dead-letters", "/$deadletterqueue")
 
 
@@ -33,10 +34,14 @@ class LinkAddress:
     kind: NodeKind
     name: str
     is_dead: bool = False
+    partition: int | None = None
+    """The one partition of a stream that is meant; None: all of them."""
 
     def __str__(self) -> str:
         if self.kind in (NodeKind.MANAGEMENT, NodeKind.CBS):
             return str(self.kind.value)
+        if self.partition is not None:
+            return f"{_STREAMS}{self.name}/{self.partition}"
         return f"/{self.kind.value}s/{self.name}" + (DEAD_SUFFIXES[0] if self.is_dead else "")
 
 
@@ -53,7 +58,7 @@ def read_address(text: str, capabilities: tuple[str, ...] = ()) -> LinkAddress |
     if text.startswith(_TOPICS):
         return _named(NodeKind.TOPIC, text.removeprefix(_TOPICS))
     if text.startswith(_STREAMS):
-        return _named(NodeKind.STREAM, unquote(text.removeprefix(_STREAMS)))
+        return _stream(text.removeprefix(_STREAMS))
     if not text.startswith(_QUEUES) and "topic" in capabilities:
         return _named(NodeKind.TOPIC, text)
     if text.startswith("/") and not text.startswith(_QUEUES):
@@ -64,6 +69,16 @@ def read_address(text: str, capabilities: tuple[str, ...] = ()) -> LinkAddress |
             name, is_dead = name[: -len(suffix)], True
     name = unquote(name) if text.startswith(_QUEUES) else name
     return _named(NodeKind.QUEUE, name, is_dead=is_dead)
+
+
+def _stream(text: str) -> LinkAddress | None:
+    """Understand `NAME` and `NAME/PARTITION`; no name of a stream has a slash."""
+    name, slash, number = text.partition("/")
+    found = _named(NodeKind.STREAM, unquote(name))
+    if found is None or not slash:
+        return found
+    is_number = number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX
+    return replace(found, partition=int(number)) if is_number else None
 
 
 def _named(kind: NodeKind, name: str, *, is_dead: bool = False) -> LinkAddress | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from quantum.model.records import RecordReaders, RecordWriter
 from quantum.protocols.amqp.session.partition_queues import BodySource
 from quantum.protocols.amqp.session.tenant_queues import TenantQueues
 from quantum.protocols.ports import Host
@@ -44,6 +45,10 @@ class AmqpNode:
         """The clients of each tenant, by its name."""
         self.bodies: BodySource | None = None
         """Where bodies are read; None: nowhere yet."""
+        self.readers: RecordReaders = {}
+        """How batches of streams are read that other protocols brought."""
+        self.writer: RecordWriter | None = None
+        """Who makes batches of streams; None: nobody yet."""
         self._dirty: dict[StagedAmqpConnection, None] = {}
         self._clients: dict[StagedAmqpConnection, None] = {}
         self._round = 0

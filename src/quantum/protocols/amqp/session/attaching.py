@@ -34,7 +34,11 @@ from quantum.protocols.amqp.session.durable_ends import is_durable, settlements_
 from quantum.protocols.amqp.session.filters import read_filters
 from quantum.protocols.amqp.session.incoming import DurableSender, IncomingLink
 from quantum.protocols.amqp.session.outgoing import OutgoingLink
-from quantum.protocols.amqp.session.refusal_table import refusal_error
+from quantum.protocols.amqp.session.refusal_table import LinkRefused, refusal_error
+from quantum.protocols.amqp.session.stream_attaching import (
+    attach_stream_reader,
+    attach_stream_writer,
+)
 from quantum.tenancy import Operation, ResourceKind
 
 OUTCOMES: Final = (
@@ -52,14 +56,6 @@ Ready = Callable[[ErrorValue | None], None]
 """Called when a link can go on, or with why it cannot."""
 
 
-class LinkRefused(Exception):
-    """A link that cannot be; its error is what the client is told."""
-
-    def __init__(self, condition: str, why: str) -> None:
-        super().__init__(why)
-        self.error = ErrorValue(condition, why)
-
-
 class LinkMaker:
     """Makes the ends of one connection's links."""
 
@@ -69,7 +65,7 @@ class LinkMaker:
         """Queues that were made for a link, and end with it."""
         self._durable: dict[AmqpLink, tuple[bytes, CloseTerminus]] = {}
         """Queues of links with a durable end, and how that is ended."""
-        self._rights: dict[AmqpLink, tuple[Operation, bytes]] = {}
+        self._rights: dict[AmqpLink, tuple[Operation, ResourceKind, bytes]] = {}
 
     def on_attach(self, event: AttachReceived) -> None:
         link = event.link
@@ -85,8 +81,8 @@ class LinkMaker:
 
     def judge_again(self) -> None:
         """Detach links that the rules do not allow any more."""
-        for link, (operation, name) in list(self._rights.items()):
-            if not self._client.may(operation, ResourceKind.QUEUE, name):
+        for link, right in list(self._rights.items()):
+            if not self._client.may(*right):
                 end = self._client.links.pop(link, None)
                 if end is not None:
                     end.closed(failed=False)
@@ -126,7 +122,11 @@ class LinkMaker:
             self._client.links[link] = end
             end.begin()
         else:
-            address = self._queue_address(target.address, target.capabilities)
+            address = self._address(target.address, target.capabilities)
+            if address.kind is NodeKind.STREAM:
+                self._allowed(Operation.PRODUCE, ResourceKind.STREAM, address, link)
+                attach_stream_writer(self._client, link, target, address)
+                return
             if address.is_dead:
                 raise LinkRefused(Condition.NOT_ALLOWED, "nothing is sent to dead letters")
             name = self._checked(Operation.PRODUCE, address, link)
@@ -181,7 +181,11 @@ class LinkMaker:
         else:
             if not source.address:
                 raise LinkRefused(Condition.INVALID_FIELD, "a receiver names a source")
-            address = self._queue_address(source.address, source.capabilities)
+            address = self._address(source.address, source.capabilities)
+            if address.kind is NodeKind.STREAM:
+                self._allowed(Operation.CONSUME, ResourceKind.STREAM, address, link)
+                attach_stream_reader(self._client, link, source, address)
+                return
             self._checked(Operation.CONSUME, address, link)
         mode = ReceiverMode((1 if is_copy else 0) | (2 if address.is_dead else 0))
         is_settled = link.snd_settle_mode is SenderSettleMode.SETTLED
@@ -291,25 +295,30 @@ class LinkMaker:
             link.detach(error=error)
         self._client.touch()
 
-    def _queue_address(self, text: str, capabilities: tuple[str, ...]) -> LinkAddress:
+    def _address(self, text: str, capabilities: tuple[str, ...]) -> LinkAddress:
         address = read_address(text, capabilities)
         if address is None:
             raise LinkRefused(Condition.NOT_FOUND, "no address that is served here")
-        if address.kind is not NodeKind.QUEUE:
-            raise LinkRefused(
-                Condition.NOT_IMPLEMENTED, f"a {address.kind.value} is not served yet"
-            )
         return address
 
     def _checked(self, operation: Operation, address: LinkAddress, link: AmqpLink) -> str:
-        name = address.name.encode()
-        if not self._client.may(operation, ResourceKind.QUEUE, name):
-            raise LinkRefused(Condition.UNAUTHORIZED_ACCESS, "the tenant's rules do not allow it")
-        if not self._client.home.knows_queues(name):
+        if address.kind is not NodeKind.QUEUE:
+            why = f"this is not served by {address.kind.value}s yet"
+            raise LinkRefused(Condition.NOT_IMPLEMENTED, why)
+        self._allowed(operation, ResourceKind.QUEUE, address, link)
+        if not self._client.home.knows_queues(address.name.encode()):
             why = "not every node knows queues yet: upgrade them first"
             raise LinkRefused(Condition.NOT_IMPLEMENTED, why)
-        self._rights[link] = (operation, name)
         return address.name
+
+    def _allowed(
+        self, operation: Operation, kind: ResourceKind, address: LinkAddress, link: AmqpLink
+    ) -> None:
+        """Note what a link needs, so that it ends when the rules do not give it any more."""
+        right = (operation, kind, address.name.encode())
+        if not self._client.may(*right):
+            raise LinkRefused(Condition.UNAUTHORIZED_ACCESS, "the tenant's rules do not allow it")
+        self._rights[link] = right
 
     def _draw(self, link: AmqpLink) -> str:
         """Name a queue for a link alone."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from quantum.broker.queues import QueueRefusal
+from quantum.broker.streams import StreamRefusal
 from quantum.protocols.amqp.engine import Condition, ErrorValue, RejectedOutcome
 from quantum.protocols.amqp.session.dispatch_words import AttachmentEnd
 
@@ -31,6 +32,14 @@ _ENDS: Final[Mapping[int, tuple[str, str]]] = {
 }
 
 
+class LinkRefused(Exception):
+    """A link that cannot be; its error is what the client is told."""
+
+    def __init__(self, condition: str, why: str) -> None:
+        super().__init__(why)
+        self.error = ErrorValue(condition, why)
+
+
 def refusal_error(refusal: QueueRefusal) -> ErrorValue:
     """Return what a client is told about a refusal."""
     return ErrorValue(*_REFUSALS[refusal])
@@ -38,6 +47,13 @@ def refusal_error(refusal: QueueRefusal) -> ErrorValue:
 
 def rejected(refusal: QueueRefusal) -> RejectedOutcome:
     return RejectedOutcome(refusal_error(refusal))
+
+
+def stream_error(refusal: StreamRefusal) -> ErrorValue:
+    """Return what a client is told when the log did not take a record of a stream."""
+    if refusal is StreamRefusal.TOPIC_UNKNOWN:
+        return ErrorValue(Condition.RESOURCE_DELETED, "the stream was deleted")
+    return ErrorValue(Condition.INTERNAL_ERROR, f"{refusal.value}: send it again")
 
 
 def end_error(why: int) -> ErrorValue:

@@ -26,9 +26,11 @@ from quantum.broker.queues import (
     place_key,
 )
 from quantum.mesh.tenant import Tenant
+from quantum.model.records import RecordReaders, RecordWriter
 from quantum.partition.leader import PartitionLeader
 from quantum.protocols.amqp.session.lane import Done, SenderLane
 from quantum.protocols.amqp.session.partition_queues import PartitionQueues
+from quantum.protocols.amqp.session.stream_lanes import RecordLanes
 from quantum.protocols.amqp.session.ways import QueueWays
 from quantum.protocols.ports import Host
 from quantum.tenancy import Quotas
@@ -63,16 +65,26 @@ class _Request:
 class TenantQueues:
     """AMQP's side of a tenant."""
 
-    def __init__(self, host: Host, tenant: Tenant, lane: bytes) -> None:
+    def __init__(
+        self,
+        host: Host,
+        tenant: Tenant,
+        lane: bytes,
+        readers: Callable[[], RecordReaders],
+        writer: Callable[[], RecordWriter | None],
+    ) -> None:
         self.tenant = tenant
         self.guard = tenant.guard
         self.name = tenant.name
+        self.readers = readers
+        """How batches of other protocols are read, once the node has said so."""
         self._host = host
         self._lane = lane
         self._lanes: dict[int, SenderLane] = {}
         self._requests: list[_Request] = []
         self.queues: list[PartitionQueues] = []
         """The queues of each partition that is hosted here, by its number."""
+        self.streams = RecordLanes(tenant, writer)
         self.ways = QueueWays(host, tenant, self.queues)
         self.clients: set[TenantClientPort] = set()
 
@@ -212,6 +224,7 @@ class TenantQueues:
         for lane in self._lanes.values():
             if not lane.is_idle:
                 lane.on_tick(now_ms)
+        self.streams.on_tick()
         for request in list(self._requests):
             if now_ms - request.began_ms > REQUEST_MS_MAX:
                 self._finish(request, None)

@@ -6,22 +6,10 @@ other protocol's bytes is given by the node: no protocol knows another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final
-
 from quantum.mesh.topic_views import FetchedBatch
-from quantum.model.records import Record, RecordProtocol
+from quantum.model.records import Record, RecordProtocol, RecordReaders
 from quantum.protocols.kafka.codec import KafkaRecord, build_batch
-
-RecordReader = Callable[[bytes, int, int], Iterator[Record]]
-"""Walks a batch of one protocol, its tag in front: the bytes, the first offset, the time."""
-RecordReaders = Mapping[RecordProtocol, RecordReader]
-
-ADDRESS: Final = "mqtt.topic"
-CONTENT_TYPE: Final = "content-type"
-REPLY_TO: Final = "reply-to"
-CORRELATION: Final = "correlation-id"
-EXPIRES_AT: Final = "expires-at"
+from quantum.protocols.kafka.codec.neutral_records import kafka_headers
 
 
 def as_kafka(batch: FetchedBatch, readers: RecordReaders) -> memoryview:
@@ -37,16 +25,5 @@ def as_kafka(batch: FetchedBatch, readers: RecordReaders) -> memoryview:
 
 
 def _converted(record: Record) -> KafkaRecord:
-    headers: list[tuple[str, bytes | None]] = [
-        (name.decode(errors="replace"), value) for name, value in record.headers
-    ]
-    expires = record.expires_at_ms
-    said = (
-        (ADDRESS, record.address),
-        (CONTENT_TYPE, record.content_type),
-        (REPLY_TO, record.reply_to),
-        (CORRELATION, record.correlation),
-        (EXPIRES_AT, None if expires is None else str(expires).encode()),
-    )
-    headers += [(name, value) for name, value in said if value is not None]
-    return KafkaRecord(record.offset, record.timestamp_ms, record.key, record.body, tuple(headers))
+    headers = kafka_headers(record)
+    return KafkaRecord(record.offset, record.timestamp_ms, record.key, record.body, headers)

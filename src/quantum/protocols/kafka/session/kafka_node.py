@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from quantum.edge.ports import ConnectionPeer
+from quantum.model.records import RecordReaders
 from quantum.protocols.kafka.codec import BatchRefused, KafkaError
-from quantum.protocols.kafka.session.foreign_batches import RecordReaders
 from quantum.protocols.kafka.session.kafka_tenant import TenantKafka
 from quantum.protocols.kafka.session.limits import KafkaLimits
 from quantum.protocols.ports import Host
