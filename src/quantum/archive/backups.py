@@ -24,6 +24,7 @@ from clustor.log.keys import KeyRing
 from clustor.log.types import LogId, MacEpoch, PartitionId
 from quantum.archive.backup_planning import StoredBackup
 from quantum.archive.errors import ArchiveDamaged, ArchiveFormatUnknown, ArchiveMissing
+from quantum.archive.listing import Listing
 from quantum.archive.objects import Objects
 
 FOLDER: Final = "_backups/"
@@ -122,6 +123,24 @@ def list_backups(objects: Objects) -> list[int]:
     """Return when backups were made, the oldest first."""
     found = (_NAME.fullmatch(name) for name in objects.names(FOLDER))
     return sorted(int(each[1]) for each in found if each is not None)
+
+
+def first_needed(objects: Objects, listing: Listing) -> int | None:
+    """Return the first entry that a backup needs to be gone back to; None: no backup needs any.
+
+    A later backup never needs an earlier entry, so the oldest that can still be gone back to
+    says it. MACs are not looked at: who may write here may delete as well.
+    """
+    bases = [row.base_index for row in listing.snapshots]
+    for made_ms in list_backups(objects):
+        points = read_backup(objects, made_ms, None).points
+        index = next((each.index for each in points if each.prg == str(listing.prg)), None)
+        if index is None:
+            continue  # it is older than the partition
+        base = max((each for each in bases if each <= index), default=0)
+        if base or listing.first <= 1:
+            return base + 1
+    return None
 
 
 def read_backup(objects: Objects, made_ms: int | None, keys: KeyRing | None) -> Backup:

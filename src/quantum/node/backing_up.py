@@ -41,7 +41,10 @@ journal = logging.getLogger("quantum.backup")
 
 
 class Resting:
-    """Lets others work: after a few milliseconds of our own it rests three times as long."""
+    """Lets others work: after a few milliseconds it rests three times as long.
+
+    All time since the last rest counts as work, waiting for the store as well.
+    """
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
