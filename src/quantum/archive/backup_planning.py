@@ -86,6 +86,8 @@ def _expired(
     what is newer than the newest whole one may still become whole."""
     ours = [each for each in known if each.is_scheduled and each.made_ms <= newest.made_ms]
     whole = sorted((each for each in ours if each.is_verified and each.is_recorded), reverse=True)
-    kept = {newest.made_ms, *(each.made_ms for each in whole[: schedule.keep_count])}
+    kept = {each.made_ms for each in whole[: schedule.keep_count]}
     kept |= {each.made_ms for each in whole if now_ms - each.made_ms < schedule.keep_ms}
-    return tuple(sorted(each.made_ms for each in ours if each.made_ms not in kept))
+    gone = tuple(sorted(each.made_ms for each in ours if each.made_ms not in kept))
+    assert newest.made_ms not in gone, "the newest that was verified is never let go"
+    return gone

@@ -115,7 +115,7 @@ class BackupLane:
         try:
             self._turn(now)
         except (ArchiveError, LogError, SnapshotFailure, OSError) as error:
-            self._try_again(str(error))
+            self._try_again(error)
 
     def give_up(self, reason: str) -> None:
         """Make no more backups until the next start: an operator has to look."""
@@ -197,16 +197,17 @@ class BackupLane:
         self._say("waiting", "")
         journal.info("backup %d is verified: %d partitions", made_ms, len(backup.points))
 
-    def _try_again(self, reason: str) -> None:
+    def _try_again(self, error: Exception) -> None:
         self._failures += 1
-        if reason != self._complaint:
-            self._complaint = reason
-            journal.warning("no backup yet: %s", reason)
+        said = str(getattr(error, "reason", error))  # facts name the backup, which is another now
+        if said != self._complaint:
+            self._complaint = said
+            journal.warning("no backup yet: %s", error)
         self._begun = None
         self._looked_at = _NEVER
         self._retry_at = self._clocks.monotonic() + self._retry_seconds
         self._retry_seconds = min(2 * self._retry_seconds, _RETRY_SECONDS_MAX)
-        self._say("retrying", reason)
+        self._say("retrying", str(error))
 
     def _say(self, state: str, reason: str) -> None:
         self._state, self._reason = state, reason

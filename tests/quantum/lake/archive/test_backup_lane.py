@@ -42,6 +42,7 @@ class Store(DirectoryObjects):
     dies_before = ""
     dies_after = ""
     dies_deleting = ""
+    takes_nothing = False
 
     def names(self, prefix: str) -> list[str]:
         if self.away:
@@ -49,6 +50,8 @@ class Store(DirectoryObjects):
         return super().names(prefix)
 
     def create(self, name: str, data: bytes) -> bool:
+        if self.takes_nothing:
+            raise ArchiveUnreachable("the store takes nothing", object=name)
         if self.dies_before and name.endswith(self.dies_before):
             raise Killed
         made = super().create(name, data)
@@ -206,6 +209,17 @@ def test_a_failure_is_said_once_counted_and_tried_again_ever_slower(
     with caplog.at_level(logging.WARNING, "quantum.backup"):
         bench.after(70)
     assert len(caplog.records) == 2, "it is said again after a success"
+
+
+def test_a_failure_that_names_another_backup_each_time_is_said_once_too(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.objects.takes_nothing = True
+    with caplog.at_level(logging.WARNING, "quantum.backup"):
+        for _ in range(30):
+            bench.after(1)
+    assert bench.says("failures") >= 4
+    assert len(caplog.records) == 1, [each.message for each in caplog.records]
 
 
 @pytest.mark.parametrize("step", ["scheduled", "json", "verified"])
