@@ -25,7 +25,13 @@ class BrokerProcess:
     """One broker, on the same ports and the same data however often it starts."""
 
     def __init__(
-        self, data: Path, *, partitions: int = 3, archive: str = "", flush_seconds: int = 1
+        self,
+        data: Path,
+        *,
+        partitions: int = 3,
+        archive: str = "",
+        flush_seconds: int = 1,
+        backup_seconds: int = 0,
     ) -> None:
         self.data = data
         admin, self.mqtt, self.mqtts, self.ws, self.kafka, self.amqp = free_ports(6)
@@ -41,6 +47,9 @@ class BrokerProcess:
         if archive:
             self._command += ["--archive", archive]
             self._environment["QUANTUM_ARCHIVE_FLUSH_SECONDS"] = str(flush_seconds)
+        if backup_seconds:
+            self._command += ["--backup-interval-seconds", str(backup_seconds)]
+            self._command += ["--backup-keep-count", "3"]
         self._process: subprocess.Popen[bytes] | None = None
 
     def run_program(self, program: Path) -> None:

@@ -170,16 +170,18 @@ def test_before_anything_was_there_is_nothing(story: Story) -> None:
 
 def test_a_drill_restores_compares_and_remembers(story: Story, tmp_path: Path) -> None:
     report = tmp_path / "drill.json"
-    never = run(drill_app, *story.options, "--report", str(report), "--overdue")
+    never = run(drill_app, *story.options, "--overdue")
     assert never.exit_code == 1 and "ever practised" in never.output
     done = run(drill_app, *story.options, "--report", str(report))
     assert done.exit_code == 0, done.output
-    lately = run(drill_app, *story.options, "--report", str(report), "--overdue")
+    lately = run(drill_app, *story.options, "--overdue")
     assert lately.exit_code == 0
-    long_ago = json.loads(report.read_text())
-    long_ago["drilled_ms"] -= 91 * 86_400_000
-    report.write_text(json.dumps(long_ago))
-    assert run(drill_app, *story.options, "--report", str(report), "--overdue").exit_code == 1
+    (record,) = (story.root / "archive" / "_backups" / "drills").iterdir()
+    said = json.loads(record.read_text())
+    assert said == json.loads(report.read_text()) and said["wrong"] == []
+    drilled_ms = said["drilled_ms"] - 91 * 86_400_000
+    record.rename(record.with_name(f"{drilled_ms:015d}.json"))
+    assert run(drill_app, *story.options, "--overdue").exit_code == 1
 
 
 def test_nothing_is_restored_over_what_is_there(story: Story, tmp_path: Path) -> None:

@@ -25,7 +25,11 @@ _WORD: Final = re.compile(r"[\w.:/+-]*")
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("deploy") / "data", partitions=1) as started:
+    root = tmp_path_factory.mktemp("deploy")
+    archive = (root / "archive").as_uri()
+    with BrokerProcess(
+        root / "data", partitions=1, archive=archive, backup_seconds=3_600
+    ) as started:
         yield started
 
 

@@ -14,6 +14,7 @@ from quantum.archive.feed_page import FeedRequest
 from quantum.node.orders import LedByAnother, OrderFailed, OrderRefused, describe_ring
 from quantum.node.rows import (
     ArchiveView,
+    BackupsView,
     BrokerStatus,
     ClientPage,
     Digests,
@@ -75,6 +76,16 @@ def archive(api: PageContext, _asked: AdminRequest) -> ArchiveView:
     found = broker_of(api).views.archive()
     if found is None:
         raise not_found("this broker has no archive; start it with --archive URL")
+    return found
+
+
+def backups(api: PageContext, _asked: AdminRequest) -> BackupsView:
+    found = broker_of(api).views.backups()
+    if found is None:
+        raise not_found(
+            "this broker makes no backups by itself; give it --archive URL and "
+            "--backup-interval-seconds N"
+        )
     return found
 
 

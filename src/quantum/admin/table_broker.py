@@ -59,6 +59,14 @@ BROKER: Final = (
         is_local=True,
     ),
     page(
+        "/v1/backups",
+        b.backups,
+        w.BackupsView,
+        "backups show",
+        "Show how the schedule of backups stands, and the newest of them.",
+        is_local=True,
+    ),
+    page(
         "/v1/feed",
         b.feed,
         w.FeedDirectory,

@@ -6,6 +6,8 @@
 
 _groups/control/0/…, _groups/kv/<number>/…             the same of the cluster's own groups
 _backups/<milliseconds>.json                           points that can be gone back to
+_backups/<milliseconds>.scheduled, .verified           marks of such a point
+_backups/drills/<milliseconds>.json                    when going back was practised
 """
 
 from __future__ import annotations

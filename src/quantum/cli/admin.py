@@ -85,6 +85,7 @@ NOUNS: Final = {
     "streams": "Messages kept by offset: make streams, read them, end them.",
     "queues": "AMQP's queues: what is in them, and what is done to them.",
     "archive": "The archive of a node.",
+    "backups": "Backups by a schedule: how it stands, and which there are.",
     "feed": "The feed of a node's committed entries.",
 }
 # Where a command finds what stands now: the page, and the fact in it.

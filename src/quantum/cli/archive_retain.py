@@ -11,6 +11,7 @@ import typer
 from clustor.log.keys import KeyRing
 from clustor.wall_clock import wall_clock_ms
 from quantum.archive import ArchiveConflict, Listing, Objects, PrgId, open_objects, read_listing
+from quantum.archive.backups import first_needed
 from quantum.archive.retention import Retention, Wanted, drop, plan_retention, sweep
 from quantum.cli.archive_opening import AsJson, Url, in_one_sentence, prgs_of, ring_of
 from quantum.cli.exits import Exit, fail
@@ -33,6 +34,12 @@ def retain(  # noqa: PLR0917  # typer
         list[str] | None,
         typer.Option(metavar="TABLE", help="Keep what this table still has to read; repeatable."),
     ] = None,
+    past_backups: Annotated[
+        bool,
+        typer.Option(
+            "--past-backups", help="Let go of what backups need, too: they are lost with it."
+        ),
+    ] = False,
     delete: Annotated[
         bool, typer.Option("--delete", help="Do it; without, it is only shown.")
     ] = False,
@@ -40,8 +47,8 @@ def retain(  # noqa: PLR0917  # typer
 ) -> None:
     """Delete the oldest whole segments below the newest snapshot; shown only, unless --delete.
 
-    What goes is written into the chain of records first. Exit code 0: done, or nothing to do. 13:
-    archivers were always quicker.
+    What a backup needs to be restored stays, unless --past-backups. What goes is written into the
+    chain of records first. Exit code 0: done, or nothing to do. 13: archivers were always quicker.
     """
     if older_than_days is None and bytes_max is None:
         fail("say what is too much: --older-than-days, --bytes-max, or both", Exit.USAGE)
@@ -52,7 +59,11 @@ def retain(  # noqa: PLR0917  # typer
             ring = ring_of(keys, prg)
             for _ in range(_ATTEMPTS):
                 listing = read_listing(objects, prg, ring)
-                needed = _needed(listing, keep_from or [])
+                asked = (
+                    _needed(listing, keep_from or []),
+                    None if past_backups else first_needed(objects, listing),
+                )
+                needed = min((each for each in asked if each is not None), default=None)
                 going = plan_retention(listing, Wanted(age_ms, bytes_max, needed), wall_clock_ms())
                 try:
                     left = _carry_out(objects, listing, going, ring) if delete else listing

@@ -19,20 +19,21 @@ from clustor.log.keys import KeyRing
 from clustor.runtime.errors import NodeError
 from clustor.snapshot.errors import SnapshotFailure
 from clustor.wall_clock import wall_clock_ms
-from quantum.archive import Objects, PrgId, open_objects, verify_prg
+from quantum.archive import ArchiveError, Objects, PrgId, open_objects, verify_prg
 from quantum.archive.backups import (
     Backup,
-    BackupPoint,
-    list_backups,
+    find_backups,
+    mark_verified,
     read_backup,
-    write_backup,
+    record_drill,
 )
 from quantum.cli.admin_client import AdminUnreachable, fail_unreachable, fetch, parse_address
 from quantum.cli.archive_opening import in_one_sentence, ring_of
 from quantum.cli.credentials import speaking
+from quantum.cli.doctor_checks import DRILL_DAYS_MAX
 from quantum.cli.exits import Exit, exit_of, fail
 from quantum.cli.node_exits import exit_of_node
-from quantum.node.archived_state import PointInTime, replay_archive
+from quantum.node.backup_points import KeysOf, differing, keep_backup, take_backup
 from quantum.node.restoring import RestorePlan, restore_into, wanted_prgs
 
 app = typer.Typer(
@@ -40,7 +41,6 @@ app = typer.Typer(
 )
 drill_app = typer.Typer(help="Practise what must work one day.", no_args_is_help=True)
 
-OVERDUE_DAYS: Final = 90
 _LOOK_SECONDS: Final = 0.5
 
 Keys = Annotated[
@@ -68,11 +68,14 @@ def create(
     """Wait until the archive has all that is committed now, read it back, and write a point down.
 
     Nodes archive all the time, to the URL that they were given (`archive` in quantum.toml); this
-    makes a place of it that can be named. What is written down is what the log gives when it is
-    applied again from the store alone, so a backup that exists was restored once, in memory.
+    makes a place of it that can be named by the moment at which this began. What is written down
+    is what the log gives when it is applied again from the store alone; then it is read back. A
+    node does the same by itself every `backup_interval_seconds`.
 
-    Exit code 1: the archiver has stopped, or archives elsewhere. 4: keys. 12: not in time.
+    Exit code 1: the archiver has stopped, or archives elsewhere. 4: keys. 6: it differs when it
+    is read back. 12: not in time.
     """
+    began_ms = wall_clock_ms()
     wanted = _committed(admin, to)
     deadline = time.monotonic() + timeout
     while behind := [prg for prg, index in wanted.items() if _archived(admin, to)[prg] < index]:
@@ -80,24 +83,35 @@ def create(
             fail(f"not in time: the archive lacks entries of {', '.join(behind)}", Exit.UNREACHABLE)
         time.sleep(_LOOK_SECONDS)
     with _telling():
-        objects = open_objects(to)
-        rings = {prg: ring_of(keys, prg) for prg in wanted_prgs(objects, ())}
-        points = tuple(_point(objects, prg, ring) for prg, ring in rings.items())
-        ring = next(iter(rings.values()))
-        backup = Backup(wall_clock_ms(), points, int(ring.mac_epoch))
-        write_backup(objects, backup, ring)
-    _show(backup, as_json=as_json)
+        objects, keys_of = open_objects(to), _rings(keys)
+        taken = take_backup(objects, keys_of, began_ms)
+        keep_backup(objects, taken)
+        wrong = differing(objects, keys_of, read_backup(objects, began_ms, taken.keys))
+        if not wrong:
+            mark_verified(objects, began_ms, wall_clock_ms())
+    _show(taken.backup, as_json=as_json)
+    for each in taken.without_streams:
+        typer.echo(f"{each} holds streams, which archives have no copy of", err=True)
+    if wrong:
+        fail(f"the backup differs when it is read back: {wrong[0]}", Exit.QUARANTINED)
 
 
 @app.command("list")
 def list_command(*, source: Store, as_json: AsJson = False) -> None:
-    """List the backups of an archive, the oldest first."""
+    """List the backups of an archive, the oldest first; `verified` were read back once."""
     with _telling():
-        made = list_backups(open_objects(source))
-    for each in made:
-        shown = {"made_ms": each, "made": moment(each)}
-        typer.echo(json.dumps(shown) if as_json else f"{each}  {shown['made']}")
-    if not made:
+        found = [each for each in find_backups(open_objects(source)).backups if each.is_recorded]
+    for each in found:
+        shown = {
+            "made_ms": each.made_ms,
+            "made": moment(each.made_ms),
+            "verified": each.is_verified,
+            "scheduled": each.is_scheduled,
+        }
+        words = [word for word in ("verified", "scheduled") if shown[word]]
+        line = "  ".join((str(each.made_ms), str(shown["made"]), *words))
+        typer.echo(json.dumps(shown) if as_json else line)
+    if not found:
         fail(f"there is no backup at {source}", Exit.NOT_FOUND)
 
 
@@ -120,7 +134,7 @@ def verify(
         found = read_backup(objects, backup, first_ring(objects, keys))
         wrong = [
             *_altered(objects, keys),
-            *_differing(objects, keys, found),
+            *differing(objects, _rings(keys), found),
         ]
     report = {"made_ms": found.made_ms, "partitions": len(found.points), "wrong": wrong}
     typer.echo(json.dumps(report) if as_json else _verdict(report))
@@ -133,7 +147,7 @@ def drill_restore(
     source: Store,
     keys: Keys,
     report: Annotated[
-        Path | None, typer.Option(help="Where the last drill is written down, for --overdue.")
+        Path | None, typer.Option(metavar="FILE", help="Where to keep a copy of the report.")
     ] = None,
     overdue: Annotated[
         bool, typer.Option("--overdue", help="Only say whether a drill is overdue.")
@@ -142,13 +156,14 @@ def drill_restore(
 ) -> None:
     """Restore the newest backup into a temporary directory, compare every digest, and report.
 
-    For a scheduler: `--report FILE` remembers when it last succeeded, and `--overdue` fails when
-    that is more than 90 days ago.
+    When it succeeds, that is written down beside the backups, where nodes find it: `quantum doctor`
+    says when it did not for 90 days, and `--overdue` fails then. `--report FILE` keeps a copy.
 
-    Exit code 0: the restored cluster is what was backed up. 1: a drill is overdue. 6: it differs.
+    Exit code 0: the restored cluster is what was backed up. 1: a drill is overdue. 3: there is no
+    backup, or it holds streams. 4: keys. 6: it differs. 12: the store does not answer.
     """
     if overdue:
-        _tell_overdue(report)
+        _tell_overdue(source)
     began = time.monotonic()
     with _telling(), tempfile.TemporaryDirectory(prefix="quantum-drill-") as place:
         objects = open_objects(source)
@@ -161,8 +176,8 @@ def drill_restore(
         "partitions": len(found.points),
         "wrong": wrong,
     }
-    if report is not None and not wrong:
-        report.write_text(json.dumps(done) + "\n")
+    if not wrong:
+        _write_down(objects, done, report)
     typer.echo(json.dumps(done) if as_json else _verdict(done))
     raise typer.Exit(Exit.QUARANTINED if wrong else 0)
 
@@ -187,26 +202,33 @@ def moment(made_ms: int) -> str:
     return f"{datetime.fromtimestamp(made_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _tell_overdue(report: Path | None) -> None:
-    if report is None:
-        fail("--overdue needs --report FILE", Exit.USAGE)
+def _write_down(objects: Objects, done: dict[str, Any], report: Path | None) -> None:
+    """Say when it was practised, where nodes look; who may only read the store is told so."""
     try:
-        last = int(json.loads(report.read_text())["drilled_ms"])
-    except (OSError, ValueError, KeyError, TypeError):
-        fail(f"no restore was ever practised: {report} does not say when", Exit.FAILED)
+        record_drill(objects, done["drilled_ms"], done)
+    except ArchiveError as error:
+        typer.echo(
+            f"the drill succeeded, and the store does not take its record: {error}", err=True
+        )
+    if report is not None:
+        try:
+            report.write_text(json.dumps(done) + "\n")
+        except OSError as error:
+            fail(f"the drill succeeded, and cannot be reported: {error}", Exit.FAILED)
+
+
+def _tell_overdue(source: str) -> None:
+    with _telling():
+        last = find_backups(open_objects(source)).drilled_ms
+    if last is None:
+        fail(f"no restore of {source} was ever practised", Exit.FAILED)
     days = (wall_clock_ms() - last) / 86_400_000
     typer.echo(f"the last drill was {days:.0f} days ago")
-    raise typer.Exit(Exit.FAILED if days > OVERDUE_DAYS else 0)
+    raise typer.Exit(Exit.FAILED if days > DRILL_DAYS_MAX else 0)
 
 
-def _point(objects: Objects, prg: PrgId, ring: KeyRing) -> BackupPoint:
-    state = replay_archive(objects, prg, ring, PointInTime())
-    return BackupPoint(str(prg), int(state.index), state.digest)
-
-
-def _prg(text: str) -> PrgId:
-    tenant, _, number = text.rpartition("/")
-    return PrgId(tenant, int(number))
+def _rings(keys: Path) -> KeysOf:
+    return lambda prg: ring_of(keys, prg)
 
 
 def first_ring(objects: Objects, keys: Path) -> KeyRing:
@@ -220,16 +242,6 @@ def _altered(objects: Objects, keys: Path) -> list[str]:
         for prg in prgs
         if not verify_prg(objects, prg, ring_of(keys, prg)).sound
     ]
-
-
-def _differing(objects: Objects, keys: Path, backup: Backup) -> list[str]:
-    wrong = []
-    for point in backup.points:
-        prg = _prg(point.prg)
-        state = replay_archive(objects, prg, ring_of(keys, prg), PointInTime(index=point.index))
-        if state.digest != point.digest:
-            wrong.append(f"{point.prg}: another state behind entry {point.index}")
-    return wrong
 
 
 def _statuses(admin: list[str], to: str) -> list[dict[str, Any]]:

@@ -45,8 +45,9 @@ def doctor(
     """Examine a node, or a whole cluster, from outside, and say what to do.
 
     It looks at clocks, disks, certificates, versions, listeners, plaintext exposure, groups,
-    snapshots and scrubs with their ages, copies of the control plane, readiness, alerts, gates and
-    consumer groups that are behind while nobody reads for them.
+    snapshots and scrubs with their ages, copies of the control plane, readiness, alerts, gates,
+    consumer groups that are behind while nobody reads for them, and how old the newest backup and
+    the last practised restore are.
 
     Exit code 0: nothing must be done (warnings may be there). 1: something is ill. 12: no node
     answered.
@@ -89,6 +90,7 @@ def _examined(number: int | None, admin: Address) -> ExaminedNode:
         status = fetch_status(admin)
         _, incidents = fetch(admin, "/incidents")
         lags_code, lags = fetch(admin, "/kafka/lag")
+        backups_code, backups = fetch(admin, "/v1/backups")
     except AdminUnreachable:
         return ExaminedNode(number or 0, None)
     if code != 200:
@@ -104,6 +106,7 @@ def _examined(number: int | None, admin: Address) -> ExaminedNode:
         tuple(each for each in incidents["incidents"] if _is_young(each, answered_ms)),
         tuple(each for each in addresses if not _takes_connections(each)),
         tuple(lags["partitions"]) if lags_code == 200 else (),  # an older node has no such page
+        backups if backups_code == 200 else None,
     )
 
 

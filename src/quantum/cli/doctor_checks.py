@@ -18,7 +18,10 @@ SNAPSHOT_WARN_ENTRIES: Final = 5_000_000
 COPY_AGE_WARN_MS: Final = 60_000
 SCRUB_DAYS_MAX: Final = 7.0
 """Within which every byte is read again (clustor §9.4)."""
-
+BACKUP_INTERVALS_MAX: Final = 2
+"""So many intervals old the newest verified backup may be: one attempt may fail."""
+DRILL_DAYS_MAX: Final = 90
+"""Within which a restore is practised."""
 
 _LAGS_MAX: Final = 5
 """So many groups are named that nobody reads for."""
@@ -58,6 +61,8 @@ class ExaminedNode:
     """Listeners that take no connection."""
     lags: tuple[dict[str, Any], ...] = ()
     """How far the consumer groups that it coordinates are behind."""
+    backups: dict[str, Any] | None = None
+    """How its schedule of backups stands; None: it has none."""
 
 
 CHECKS: Final = (
@@ -77,6 +82,7 @@ CHECKS: Final = (
     "gates",
     "overrides",
     "lag",
+    "backups",
 )
 
 
@@ -86,6 +92,7 @@ def examine(nodes: list[ExaminedNode], now_ms: int) -> list[DoctorFinding]:
     for each in nodes:
         found += _of_node(each, now_ms)
     found += _of_cluster([each for each in nodes if each.facts is not None])
+    found += _backups([each.backups for each in nodes if each.backups is not None], now_ms)
     return found
 
 
@@ -256,6 +263,52 @@ def _ready(node: int, ready: dict[str, Any] | None) -> Iterator[DoctorFinding]:
     todo = "a drained or starting node is no case; else ask `quantum why GROUP`"
     severity = Severity.WARN if ready.get("mode") != "Serving" else Severity.ILL
     yield DoctorFinding(node, "readiness", severity, what, todo)
+
+
+def _backups(rows: list[dict[str, Any]], now_ms: int) -> Iterator[DoctorFinding]:
+    """Judge the cluster's backups once, by the node that knows best how old the newest is."""
+    if not rows:
+        return
+    best = min(rows, key=lambda row: int(row["age_seconds"]))
+    age, interval = int(best["age_seconds"]), int(best["interval_seconds"])
+    if age > BACKUP_INTERVALS_MAX * interval:
+        none = f"there is no verified backup after {age} s"
+        late = f"the newest verified backup began {age} s ago"
+        said = none if best["verified_ms"] is None else late
+        cause, todo = _why_late(rows)
+        what = f"{said}, and {interval} s is the interval: {cause}"
+        yield DoctorFinding(0, "backups", Severity.ILL, what, todo)
+    for name in sorted({each for row in rows for each in row["without_streams"]}):
+        what = f"{name} holds streams, which backups have no copy of: a restore refuses it"
+        todo = "copy its streams elsewhere, too: `quantum streams read`, or Spark"
+        yield DoctorFinding(0, "backups", Severity.WARN, what, todo)
+    if best["verified_ms"] is not None:
+        yield from _drill([int(row["drilled_ms"] or 0) for row in rows], now_ms)
+
+
+def _why_late(rows: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return one cause and one next step."""
+    carriers = [row for row in rows if row["carries_out"]]
+    if not carriers:
+        cause = "no node that was asked leads the control plane, which makes them"
+        return cause, "examine all of them: `quantum doctor --cluster HOST:PORT`"
+    state, reason = carriers[0]["state"], carriers[0]["reason"]
+    if state == "stopped":
+        return reason, "restart the node that leads the control plane"
+    if state == "retrying":
+        return reason, "mend that; it is tried again by itself: `quantum admin backups show`"
+    return reason or f"it is {state}", "see what the archive waits for: `quantum archive status`"
+
+
+def _drill(drilled_ms: list[int], now_ms: int) -> Iterator[DoctorFinding]:
+    last_ms = max(drilled_ms)
+    days = (now_ms - last_ms) // DAY_MS
+    if days <= DRILL_DAYS_MAX:
+        return
+    ago = f"was practised {days} days ago, {DRILL_DAYS_MAX} may pass"
+    what = f"a restore {ago if last_ms else 'was never practised'}"
+    todo = "practise it: `quantum drill restore --from URL --keys DIR`"
+    yield DoctorFinding(0, "backups", Severity.WARN, what, todo)
 
 
 def _of_cluster(nodes: list[ExaminedNode]) -> Iterator[DoctorFinding]:

@@ -68,6 +68,16 @@ class UpOptions:
         str | None, typer.Option(metavar="URL|off", help="Where closed segments go, and snapshots.")
     ] = None
 
+    backup_interval_seconds: Annotated[
+        int | None, typer.Option(metavar="SECONDS", help="How often to back up; 0: never.")
+    ] = None
+    backup_keep_count: Annotated[
+        int | None, typer.Option(metavar="N", help="How many of these backups are kept.")
+    ] = None
+    backup_keep_days: Annotated[
+        int | None, typer.Option(metavar="DAYS", help="How long they are kept, however many.")
+    ] = None
+
     def flags(self) -> dict[str, object]:
         """Return them by the names of the settings; None: not given."""
         given: dict[str, object] = {each.name: getattr(self, each.name) for each in fields(self)}

@@ -77,6 +77,18 @@ class Settings:
         2 << 30, kinds.size(1 << 20, 1 << 40), "a log that waits for the archive grows to this"
     )
 
+    backup_interval_seconds: int = setting(
+        0,
+        kinds.count(0, 2_678_400, "seconds"),
+        "a backup of the archive is made, and verified, after; 0: only `quantum backup` makes any",
+    )
+    backup_keep_count: int = setting(
+        30, kinds.count(1, 10_000), "so many of these backups are kept, whatever their age"
+    )
+    backup_keep_days: int = setting(
+        0, kinds.count(0, 3_650, "days"), "these backups are kept for so long, however many"
+    )
+
     traces: str = setting(
         "off", kinds.choice("off", "on"), "spans of single messages, in files of the data directory"
     )

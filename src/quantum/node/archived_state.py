@@ -7,7 +7,7 @@ it are applied: equal entries give equal digests, on every machine and at every 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,15 @@ from clustor.log.keys import KeyRing
 from clustor.log.types import Entry, EntryKind, LogIndex, PartitionId, Term
 from clustor.replica import decode_batch
 from clustor.replica.chain import restore_contents
-from quantum.archive import ArchiveMissing, Listing, Objects, PrgId, SegmentRow, read_listing
+from quantum.archive import (
+    ArchiveMissing,
+    Listing,
+    Objects,
+    PrgId,
+    SegmentRow,
+    SnapshotRow,
+    read_listing,
+)
 from quantum.archive.segments import read_row, stamps
 from quantum.archive.snapshots import read_snapshot
 from quantum.broker import Broker
@@ -23,6 +31,9 @@ from quantum.tenants.broker_file import TenantEntry, TenantRing
 from quantum.tenants.partition_settings import broker_settings
 
 _ALL: Final = 1 << 62
+
+Pace = Callable[[int], None]
+"""Told how many bytes were taken in; may wait, or raise to end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,11 @@ class ArchivedState:
 
 
 def replay_archive(
-    objects: Objects, prg: PrgId, keys: KeyRing, point: PointInTime
+    objects: Objects,
+    prg: PrgId,
+    keys: KeyRing,
+    point: PointInTime,
+    pace: Pace = lambda _: None,
 ) -> ArchivedState:
     """Bring a partition back as it stood; raises ArchiveError, LogError and SnapshotFailure.
 
@@ -61,9 +76,14 @@ def replay_archive(
     listing = read_listing(objects, prg, keys)
     tenant = tenant_of(listing)
     broker = Broker(broker_settings(tenant, prg.number))
-    base, term = _restore(objects, listing, keys, broker, point)
+    row = _snapshot_before(listing, point)
+    base, term = (0, 0) if row is None else (row.base_index, row.base_term)
+    if row is not None:
+        content = read_snapshot(objects, row.object, keys, PartitionId(listing.partition))
+        restore_contents(broker, [_paced(content, pace)])
     index, commands = base, 0
     for entry in _entries(objects, listing, keys, base + 1, point):
+        pace(len(entry.payload))
         if _is_later(entry, point):
             break
         index, term = entry.index, entry.term
@@ -93,22 +113,23 @@ def tenant_of(listing: Listing) -> TenantEntry:
     )
 
 
-def _restore(
-    objects: Objects, listing: Listing, keys: KeyRing, broker: Broker, point: PointInTime
-) -> tuple[int, int]:
-    """Restore the newest snapshot that is not behind the place; nothing where there is none."""
+def _snapshot_before(listing: Listing, point: PointInTime) -> SnapshotRow | None:
+    """Return the newest snapshot that is not behind the place; None where the log begins at 1."""
     most = _ALL if point.index is None else point.index
     for row in sorted(listing.snapshots, key=lambda each: each.base_index, reverse=True):
-        if row.base_index > most or not _was_before(listing, row.base_index, point):
-            continue
-        partition = PartitionId(listing.partition)
-        restore_contents(broker, [read_snapshot(objects, row.object, keys, partition)])
-        return row.base_index, row.base_term
+        if row.base_index <= most and _was_before(listing, row.base_index, point):
+            return row
     if listing.first > 1:
         raise ArchiveMissing(
             "the archive begins after that place", prg=str(listing.prg), first=listing.first
         )
-    return 0, 0
+    return None
+
+
+def _paced(content: Iterable[bytes], pace: Pace) -> Iterator[bytes]:
+    for piece in content:
+        pace(len(piece))
+        yield piece
 
 
 def _was_before(listing: Listing, index: int, point: PointInTime) -> bool:

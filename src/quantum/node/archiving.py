@@ -184,6 +184,19 @@ class Archiving:
             "audit": None if self.audit is None else self.audit.status(),
         }
 
+    def committed(self) -> dict[str, int]:
+        """Return how far each log is committed; in the loop's thread."""
+        hosted = [(prg.group, lane) for prg, lane in self._lanes]
+        return {
+            _name(lane): outflow(facts_of(group.replica)).through
+            for group, lane in (*hosted, *self._own_lanes)
+        }
+
+    def archived(self) -> dict[str, int]:
+        """Return how far the archive has each log, as it was last looked at; from any thread."""
+        listings = {_name(lane): lane.archiver.listing for lane in self._all_lanes()}
+        return {name: 0 if found is None else found.last for name, found in listings.items()}
+
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
@@ -226,6 +239,12 @@ class Archiving:
                 if time.monotonic() >= deadline:
                     raise ArchiveUnreachable("the loop did not answer") from None
         raise Stopped  # the loop may be waiting for us
+
+
+def _name(lane: Lane) -> str:
+    """Name a lane's log: two groups of the cluster may be called as tenants are."""
+    archiver = lane.archiver
+    return f"{archiver.prg} (group {archiver.partition})"
 
 
 class _GroupPort:

@@ -16,6 +16,7 @@ from clustor.runtime.node import Node
 from quantum.edge.ports import Transport
 from quantum.node.amqp_serving import serve_amqp
 from quantum.node.archiving import closing, start_archiving
+from quantum.node.backing_up import start_backups
 from quantum.node.kafka_serving import KafkaPlaces, serve_kafka
 from quantum.node.listeners import Doors, Listeners
 from quantum.node.served import ServedBroker
@@ -28,6 +29,7 @@ from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.tenants.broker_file import (
     BROKER_FILE,
     ArchiveEntry,
+    BackupsEntry,
     BrokerFile,
     TracesEntry,
 )
@@ -49,6 +51,7 @@ class BrokerPlan:
     certificates: CertificateSource
     limits: MqttLimits = field(default_factory=MqttLimits)
     archive: ArchiveEntry | None = None
+    backups: BackupsEntry | None = None
     traces: TracesEntry | None = None
     references: Callable[[Node], References] = lambda _node: {}
     """Where each node serves clients, for those who must go elsewhere."""
@@ -81,7 +84,8 @@ async def open_broker(node: Node, admin: AdminServer, plan: BrokerPlan) -> OpenB
     keeper = keep_tenants(node, service, plan.described) if is_broker else None
     service.obey(TenantsFile(plan.directory))
     archiving = start_archiving(node, service, plan.archive)
-    served = admin.service = ServedBroker(node, service, archiving)
+    backups = start_backups(node, archiving, plan.backups)
+    served = admin.service = ServedBroker(node, service, archiving, backups)
     show_broker(service, node.watch)
     doors = plan.doors if keeper is None else plan.doors.told(keeper.at_start())
     listeners = Listeners(service, doors, plan.certificates, plan.tenant)
@@ -92,5 +96,7 @@ async def open_broker(node: Node, admin: AdminServer, plan: BrokerPlan) -> OpenB
     if service.tenants:
         await listeners.start()
         node.listeners = listeners.addresses
-    close = closing(listeners.stop_accepting, archiving, served.close, end_traces, end_amqp)
+    end_backups = (lambda: None) if backups is None else backups.close
+    last = (end_backups, served.close, end_traces, end_amqp)
+    close = closing(listeners.stop_accepting, archiving, *last)
     return OpenBroker(service, listeners, close)

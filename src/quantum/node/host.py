@@ -37,7 +37,14 @@ from quantum.node.kafka_serving import KafkaPlaces
 from quantum.node.listeners import Doors
 from quantum.node.server_certificates import HostCertificates
 from quantum.node.service_notify import ServiceNotify
-from quantum.node.up import archive_entry, doors, mqtt_limits, traces_entry
+from quantum.node.up import (
+    archive_entry,
+    backups_entry,
+    doors,
+    mqtt_limits,
+    require_archive,
+    traces_entry,
+)
 from quantum.tenants.broker_file import BROKER_FILE, read_broker_file
 
 Attach = Callable[[Node, AdminServer], object]
@@ -51,6 +58,7 @@ def run_host(settings: HostSettings, attach: Attach | None = None) -> None:
     Raises NodeError, EdgeError, KeyUnavailable and what a replica refuses.
     """
     require_apart(settings)
+    require_archive(settings)
     cluster = take_up(settings)
     # Before anything is hardened: afterwards no program is started, and no file of others is read.
     read_kek = read_once(kek_of(settings, os.environ))
@@ -178,6 +186,7 @@ def _plan(settings: HostSettings) -> BrokerPlan:
         HostCertificates(settings.client_pki),
         limits=mqtt_limits(settings),
         archive=archive_entry(settings),
+        backups=backups_entry(settings),
         traces=traces_entry(settings),
         references=_references,
         kafka_places=_kafka_places,

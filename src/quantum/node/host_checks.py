@@ -35,6 +35,7 @@ from quantum.edge.tls_development import SERVER_FILE, SERVER_KEY_FILE
 from quantum.node.host import host_doors, kek_of, require_apart
 from quantum.node.listeners import password_policy
 from quantum.node.server_certificates import HostCertificates
+from quantum.node.up import require_archive
 
 _ENDS_SOON: Final = timedelta(days=10)
 
@@ -89,6 +90,7 @@ def _check_server(settings: HostSettings) -> None:
 
 
 def _check_archive(settings: HostSettings) -> None:
+    require_archive(settings)
     if settings.archive is not None:
         try:
             open_objects(settings.archive)

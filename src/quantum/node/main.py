@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from clustor.runtime import main as clustor_main
 from clustor.runtime.admin.server import AdminServer
 from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
@@ -64,6 +66,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         DEVELOPMENT_TENANT,
         DevelopmentCertificates(directory),
         archive=described.archive,
+        backups=None if described.backups is msgspec.UNSET else described.backups,
         traces=described.traces,
         references=_references,
         kafka_places=_kafka_places,

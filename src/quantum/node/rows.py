@@ -233,6 +233,37 @@ class ArchiveView(TableRow, frozen=True, kw_only=True):
     audit: AuditExportRow | None
 
 
+class BackupRow(TableRow, frozen=True, kw_only=True):
+    """A point to go back to; all that was acknowledged before it is in it."""
+
+    made_ms: Count
+    verified: bool
+    scheduled: bool
+
+
+class BackupsView(TableRow, frozen=True, kw_only=True):
+    """How the schedule of backups stands, and the newest of them as this node last saw them."""
+
+    interval_seconds: Small
+    keep_count: Small
+    keep_days: Small
+    carries_out: bool
+    """Whether this node makes them: it leads the control plane."""
+    state: str
+    reason: str
+    verified_ms: Count | None
+    """When the newest one began that was verified."""
+    age_seconds: Count
+    due_ms: Count
+    failures: Count
+    without_streams: list[str]
+    """Partitions of which the newest backup has no streams: a restore refuses them."""
+    drilled_ms: Count | None
+    """When a restore was last practised."""
+    count: Small
+    backups: list[BackupRow]
+
+
 class FeedPartition(TableRow, frozen=True, kw_only=True):
     """A partition of the feed: which entries can be read here."""
 

@@ -16,15 +16,22 @@ if TYPE_CHECKING:
     from clustor.runtime.node import Node
     from quantum.mesh.tenant import Tenant
     from quantum.node.archiving import Archiving
+    from quantum.node.backing_up import ScheduledBackups
     from quantum.node.service import BrokerService
 
 
 class ServedBroker:
     """What `AdminServer.service` is set to."""
 
-    def __init__(self, node: Node, service: BrokerService, archiving: Archiving | None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        service: BrokerService,
+        archiving: Archiving | None,
+        backups: ScheduledBackups | None = None,
+    ) -> None:
         self._service = service
-        self.views = BrokerViews(service, archiving)
+        self.views = BrokerViews(service, archiving, backups)
         self.orders = BrokerOrders(service)
         self.messages = Messages(service)
         self.feeding = Feeding(node, service)

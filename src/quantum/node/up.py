@@ -28,6 +28,7 @@ from clustor.runtime.node import Node
 from clustor.runtime.pki.identity import NodeId, cluster_id, utc_now
 from quantum.config import ListenAddress, Settings
 from quantum.edge.tls import ClientAuth, TlsPolicy
+from quantum.node.backing_up import no_archive
 from quantum.node.composition import BrokerPlan, open_broker
 from quantum.node.listeners import Door, Doors, Listeners
 from quantum.node.listening import note_listening
@@ -37,6 +38,7 @@ from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.tenants.broker_file import (
     DEVELOPMENT_TENANT,
     ArchiveEntry,
+    BackupsEntry,
     TenantEntry,
     TracesEntry,
     prepare_broker,
@@ -68,6 +70,7 @@ async def serve_alone(
 
     Raises NodeError, EdgeError and what a replica refuses.
     """
+    require_archive(settings)
     _require_room(settings)
     cluster = _describe(settings)
     data = open_data_directory(node_directory(settings.data, _ONE), cluster.id, _ONE)
@@ -113,6 +116,7 @@ def _plan(settings: Settings) -> BrokerPlan:
         DevelopmentCertificates(settings.data),
         limits=mqtt_limits(settings),
         archive=archive_entry(settings),
+        backups=backups_entry(settings),
         traces=traces_entry(settings),
     )
 
@@ -153,6 +157,21 @@ def archive_entry(settings: Settings) -> ArchiveEntry | None:
         return None
     return ArchiveEntry(
         settings.archive, settings.archive_flush_seconds, settings.archive_hold_bytes_max
+    )
+
+
+def require_archive(settings: Settings) -> None:
+    """Raise DataDirectoryRefused where backups are asked for, and nothing is archived."""
+    if settings.backup_interval_seconds and settings.archive is None:
+        raise no_archive()
+
+
+def backups_entry(settings: Settings) -> BackupsEntry | None:
+    """Return how often backups are made, None where they are not."""
+    if not settings.backup_interval_seconds:
+        return None
+    return BackupsEntry(
+        settings.backup_interval_seconds, settings.backup_keep_count, settings.backup_keep_days
     )
 
 

@@ -17,6 +17,7 @@ from quantum.broker import Message, waits_for
 from quantum.broker.session import Session
 from quantum.node.rows import (
     ArchiveView,
+    BackupsView,
     BrokerStatus,
     ClientPage,
     ClientRow,
@@ -46,6 +47,7 @@ from quantum.topics import matches
 if TYPE_CHECKING:
     from quantum.mesh.tenant import Tenant
     from quantum.node.archiving import Archiving
+    from quantum.node.backing_up import ScheduledBackups
     from quantum.node.service import BrokerService
 
 _SHOWN_BYTES_MAX: Final = 1024
@@ -58,9 +60,15 @@ Made = TypeVar("Made")
 class BrokerViews:
     """What this node's broker looks like now. Called in the loop's thread; it changes nothing."""
 
-    def __init__(self, service: BrokerService, archiving: Archiving | None = None) -> None:
+    def __init__(
+        self,
+        service: BrokerService,
+        archiving: Archiving | None = None,
+        backups: ScheduledBackups | None = None,
+    ) -> None:
         self._service = service
         self._archiving = archiving
+        self._backups = backups
 
     def status(self) -> BrokerStatus:
         service = self._service
@@ -91,6 +99,12 @@ class BrokerViews:
         if self._archiving is None:
             return None
         return msgspec.convert(self._archiving.status(), type=ArchiveView)
+
+    def backups(self) -> BackupsView | None:
+        """Say how the schedule of backups stands; None: there is none."""
+        if self._backups is None:
+            return None
+        return msgspec.convert(self._backups.status(), type=BackupsView)
 
     def session(self, tenant: Tenant, client: bytes) -> SessionView | None:
         for here in self._sessions(tenant):

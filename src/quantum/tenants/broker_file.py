@@ -75,6 +75,15 @@ class ArchiveEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hold_bytes_max: int = 2 << 30
 
 
+class BackupsEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How often points are made that the archive can be gone back to; see
+    `quantum.node.backing_up`."""
+
+    interval_seconds: Annotated[int, msgspec.Meta(ge=1)]
+    keep_count: Annotated[int, msgspec.Meta(ge=1)] = 30
+    keep_days: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
 class TracesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """That messages are traced; see `quantum.protocols.mqtt.session.traces`."""
 
@@ -94,6 +103,8 @@ class BrokerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     password: Literal["off", "optional", "required"] = "optional"  # noqa: S105  # a policy's word
     wss: bool = False
     """Whether each node serves MQTT over WebSocket over TLS, too."""
+    backups: BackupsEntry | msgspec.UnsetType = msgspec.UNSET
+    """Not written where nobody asked for any: the release before refuses what it does not know."""
 
 
 def read_broker_file(directory: Path) -> BrokerFile:

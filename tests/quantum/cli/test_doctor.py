@@ -101,6 +101,71 @@ def test_what_is_wrong_is_said_with_what_to_do(
     assert all(each.what and each.todo and each.check in CHECKS for each in found)
 
 
+HOUR_S = 3_600
+BACKUPS: dict[str, Any] = {
+    "interval_seconds": HOUR_S,
+    "carries_out": True,
+    "state": "waiting",
+    "reason": "",
+    "verified_ms": str(NOW_MS - 2 * HOUR_S * 1_000),
+    "age_seconds": str(2 * HOUR_S),
+    "without_streams": [],
+    "drilled_ms": str(NOW_MS - 90 * DAY_MS),
+}
+LATE = {"age_seconds": str(2 * HOUR_S + 1)}
+RETRYING = LATE | {"state": "retrying", "reason": "the store is away"}
+
+
+def backing_up(*changes: dict[str, Any]) -> list[ExaminedNode]:
+    """A cluster whose first node makes the backups."""
+    first = group(leads=True), group(leads=False), group(leads=False)
+    rows = [BACKUPS | {"carries_out": not nth} | each for nth, each in enumerate(changes)]
+    return [replace(node(nth + 1, groups=first[nth]), backups=row) for nth, row in enumerate(rows)]
+
+
+def test_of_backups_in_time_nothing_is_said() -> None:
+    assert examine(backing_up({}, {}, {}), NOW_MS) == []
+    none_yet = {"verified_ms": None, "age_seconds": "60", "drilled_ms": None}
+    assert examine(backing_up(none_yet), NOW_MS) == [], "there is nothing to practise with yet"
+
+
+BACKUPS_WRONG = {
+    "late": (backing_up(RETRYING, LATE), ILL, "3600 s is the interval: the store is away", "mend"),
+    "stopped": (backing_up(LATE | {"state": "stopped", "reason": "bug"}), ILL, "bug", "restart"),
+    "never": (backing_up(RETRYING | {"verified_ms": None}), ILL, "no verified backup", "mend"),
+    "behind its archive": (
+        backing_up(LATE | {"state": "backing up", "reason": "waits for dev/0"}),
+        ILL,
+        "waits for dev/0",
+        "quantum archive status",
+    ),
+    "elsewhere": (backing_up(LATE | {"carries_out": False}), ILL, "no node that was asked", "all"),
+    "streams": (backing_up({"without_streams": ["dev/0"]}, {}), WARN, "dev/0 holds", "Spark"),
+    "not practised": (
+        backing_up({"drilled_ms": str(NOW_MS - 91 * DAY_MS)}, {"drilled_ms": None}),
+        WARN,
+        "practised 91 days ago",
+        "quantum drill restore",
+    ),
+    "never practised": (backing_up({"drilled_ms": None}), WARN, "never practised", "drill"),
+}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "severity", "what", "todo"), BACKUPS_WRONG.values(), ids=BACKUPS_WRONG.keys()
+)
+def test_of_backups_one_cause_and_one_next_step_is_said(
+    nodes: list[ExaminedNode], severity: Severity, what: str, todo: str
+) -> None:
+    (found,) = examine(nodes, NOW_MS)
+    assert (found.node, found.check, found.severity) == (0, "backups", severity)
+    assert what in found.what and todo in found.todo
+
+
+def test_a_node_that_cannot_see_the_store_does_not_make_the_others_backups_late() -> None:
+    assert examine(backing_up({}, LATE), NOW_MS) == []
+
+
 def test_what_has_no_bound_or_is_not_watched_is_not_late() -> None:
     quiet = group(snapshot_bound_ms=None, snapshot_age_ms=10**9, scrub_age_days=None)
     assert examine([node(groups=quiet)], NOW_MS) == []

@@ -9,6 +9,7 @@ import msgspec
 from quantum.tenants.broker_file import (
     BROKER_FILE,
     ArchiveEntry,
+    BackupsEntry,
     TenantEntry,
     prepare_broker,
     read_broker_file,
@@ -36,3 +37,13 @@ def test_the_numbers_beside_an_archive_stay(tmp_path: Path) -> None:
     (tmp_path / BROKER_FILE).write_bytes(msgspec.json.encode(described))
     assert set_archive(tmp_path, "file:///a").archive == tuned
     assert read_broker_file(tmp_path).archive == tuned
+
+
+def test_who_asks_for_no_backups_writes_what_the_release_before_reads(tmp_path: Path) -> None:
+    prepare_broker(tmp_path, DEV)
+    set_archive(tmp_path, "file:///a")
+    assert b"backups" not in (tmp_path / BROKER_FILE).read_bytes()
+    asked = msgspec.structs.replace(read_broker_file(tmp_path), backups=BackupsEntry(60))
+    (tmp_path / BROKER_FILE).write_bytes(msgspec.json.encode(asked))
+    set_archive(tmp_path, "file:///b")
+    assert read_broker_file(tmp_path).backups == BackupsEntry(60)

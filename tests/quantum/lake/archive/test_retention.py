@@ -18,6 +18,7 @@ from quantum.archive import (
     read_listing,
     verify_prg,
 )
+from quantum.archive.backups import Backup, BackupPoint, first_needed, write_backup
 from quantum.archive.chain import append_record, next_record, read_record
 from quantum.archive.records import RETENTION_VERSION, DroppedRow
 from quantum.archive.retention import Wanted, drop, plan_retention, sweep
@@ -198,6 +199,35 @@ def quantum(*arguments: object) -> tuple[int, str, str]:
     done = CliRunner().invoke(app, [str(each) for each in arguments])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_command_keeps_what_a_backup_needs_unless_told_otherwise(
+    box: LogBox, directory: Objects, tmp_path: Path
+) -> None:
+    archived(box, directory)
+    url = (tmp_path / "archive").as_uri()
+
+    def back_up(made_ms: int, prg: str, index: int) -> None:
+        point = BackupPoint(prg, index, "0" * 64)
+        write_backup(directory, Backup(made_ms, (point,), int(box.keys.mac_epoch)), box.keys)
+
+    def through(*more: str) -> int:
+        command = ("retain", url, "--keys", tmp_path, "--older-than-days", 1, "--json", *more)
+        found: int = json.loads(quantum(*command)[1])["through"]
+        return found
+
+    assert through() == 300
+    back_up(1, "dev/7", 4)
+    assert through() == 300, "it has nothing of this partition"
+    back_up(3, str(PRG), 420)
+    assert through() == 300, "it begins with the snapshot of 350"
+    back_up(2, str(PRG), 260)
+    assert through() == 100, "it begins with the snapshot of 150"
+    assert (through("--past-backups"), through("--delete")) == (300, 100)
+    assert through("--past-backups", "--delete") == 300
+    assert through() == 0, "nothing more can go, and what is lost keeps nothing"
+    back_up(4, str(PRG), 500)
+    assert first_needed(directory, read_listing(directory, PRG, box.keys)) == BASE + 1
 
 
 def test_the_command_shows_and_deletes_only_when_told(
