@@ -147,9 +147,7 @@ class Reconfiguration:
     def _catch_up(self) -> SystemEntry | None:
         core = self._core
         assert self._goal is not None
-        behind = tuple(
-            sorted(member for member in self._joining() if not self._caught_up(member))
-        )
+        behind = tuple(sorted(member for member in self._joining() if not self._caught_up(member)))
         if not behind:
             return self._enter_joint()
         late = core.now_ms - self._since_ms >= self._numbers.catchup_timeout_ms
