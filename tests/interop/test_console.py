@@ -87,11 +87,15 @@ def reads(page: Browser, words: str) -> None:
     page.until(f"document.body.innerText.includes({json.dumps(words)})")
 
 
-def judged(page: Browser) -> None:
-    """Let axe-core look at a page as it stands, where it is there."""
+def looked_at(page: Browser, name: str) -> None:
+    """Keep pictures of a page as it stands; it fits a phone, and axe-core has nothing to say."""
     if AXE.exists():
         page.call("Runtime.evaluate", expression=AXE.read_text())
         assert page.ask(_JUDGE) == []
+    page.picture(PICTURES / f"{name}-used.png")
+    page.picture(PICTURES / f"{name}-used-phone.png", width=390, height=844)
+    assert page.ask("document.documentElement.scrollWidth") <= 390
+    page.call("Emulation.clearDeviceMetricsOverride")
 
 
 def cells(page: Browser, caption: str) -> list[list[str]]:
@@ -248,9 +252,8 @@ def test_a_kafka_group_is_behind_says_why_and_is_forgotten(
     show(page, "kafka")
     page.press("Why is billing behind?")
     reads(page, "app-1 has not committed 6 records of orders/0")
-    assert cells(page, "Lag by partition") == [["orders", "0", "4", "10", "6", "node 1", "app-1"]]
-    judged(page)
-    page.picture(PICTURES / "kafka-used.png")
+    assert cells(page, "Lag by partition") == [["orders", "0", "6", "4", "10", "node 1", "app-1"]]
+    looked_at(page, "kafka")
     consumer.close()
     reads(page, "Nobody reads for it now.")
     page.press("Forget this group…")
@@ -298,8 +301,7 @@ def test_a_queue_s_dead_letter_is_seen_revived_moved_and_dropped(
     reads(page, "1 dead letter: each says what it died of")
     page.press("Look at dead letters")
     reads(page, "job 0")
-    judged(page)
-    page.picture(PICTURES / "queues-used.png")
+    looked_at(page, "queues")
     page.press("Revive all dead letters")
     reads(page, "1 of its dead letters are messages again.")
     page.fill("Create a queue", Queue_name="later")
@@ -421,8 +423,7 @@ def test_a_user_is_added_comes_by_every_password_s_way_and_is_removed(
     ask = {"Wants_to": "consume", "Kind": "queue", "Its_name": "jobs"}
     page.fill("Ask what a user may", **ask)
     reads(page, "access rule 2")
-    judged(page)
-    page.picture(PICTURES / "users-used.png")
+    looked_at(page, "users")
     assert "$scrypt" not in page.text() + json.dumps(broker.page("/v1/config/versions"))
     page.press("Remove the user ann")
     page.press("Remove it")

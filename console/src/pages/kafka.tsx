@@ -138,9 +138,9 @@ function Group(props: { tenant: string; name: string; why: boolean; onClose: () 
             <Table caption="Lag by partition" rows={group.partitions} empty="It has committed nothing, and reads nothing." columns={[
               { name: "Topic", of: (row) => row.topic },
               { name: "Partition", of: (row) => row.partition, number: true },
+              { name: "Lag", of: (row) => <Lag lag={row.lag} />, number: true },
               { name: "Committed", of: (row) => count(row.committed), number: true },
               { name: "Next offset", of: (row) => count(row.end), number: true },
-              { name: "Lag", of: (row) => <Lag lag={row.lag} />, number: true },
               { name: "Leader", of: (row) => <Leader node={row.leader} /> },
               { name: "Read by", of: (row) => client(row.member_id) },
             ]} />
