@@ -10,6 +10,9 @@ import { Tenants } from "./pages/tenants";
 import { Clients } from "./pages/clients";
 import { Topics } from "./pages/topics";
 import { Streams } from "./pages/streams";
+import { Kafka } from "./pages/kafka";
+import { Queues } from "./pages/queues";
+import { Users } from "./pages/users";
 import { Access } from "./pages/access";
 import { Configuration } from "./pages/configuration";
 import { Audit } from "./pages/audit";
@@ -36,6 +39,9 @@ const PAGES: Record<string, PageEntry> = {
   clients: { name: "Clients and sessions", lead: "Who is connected, who will come back, and what waits for them.", page: Clients },
   topics: { name: "Topics and retained", lead: "What is subscribed to, what is retained, and a message of your own.", page: Topics },
   streams: { name: "Streams", lead: "What is kept by offset, and what is in it.", page: Streams },
+  kafka: { name: "Kafka", lead: "Topics and their partitions, consumer groups and how far they are behind.", page: Kafka },
+  queues: { name: "Queues", lead: "AMQP's queues: what waits in them, what died, and who receives.", page: Queues },
+  users: { name: "Users", lead: "Who comes by a name and a password, and what the rules let them do.", page: Users },
   access: { name: "Access and keys", lead: "Who may what: roles, access rules, certificates, keys.", page: Access },
   configuration: { name: "Configuration", lead: "What is in force, since when, by whom, and the way back.", page: Configuration },
   audit: { name: "Audit", lead: "Who did what, and what was refused.", page: Audit },

@@ -85,9 +85,21 @@ export function Outcome(props: { doing: Doing }): JSX.Element {
   );
 }
 
-export function Card(props: { title: string; children: ComponentChildren; wide?: boolean }): JSX.Element {
+export function Card(props: {
+  title: string;
+  children: ComponentChildren;
+  wide?: boolean;
+  /** It came because somebody asked for it: they are led to it. */
+  opened?: boolean;
+}): JSX.Element {
+  const place = useRef<HTMLElement>(null);
+  useEffect(() => {
+    if (!props.opened) return;
+    place.current?.focus({ preventScroll: true });
+    place.current?.scrollIntoView({ block: "nearest" });
+  }, []);
   return (
-    <section class={props.wide ? "card wide" : "card"}>
+    <section ref={place} tabIndex={props.opened ? -1 : undefined} class={props.wide ? "card wide" : "card"}>
       <h2>{props.title}</h2>
       {props.children}
     </section>

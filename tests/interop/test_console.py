@@ -8,12 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
 from typing import Final
 
+import paho.mqtt.client as paho
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.browser import Browser, chromium
+from tests.interop.kafka_clients import make_topic, produce_all, until
+from tests.interop.stock_proton import connected, send_all
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PICTURES: Final = ROOT / "build" / "console"
@@ -25,6 +32,9 @@ PAGES: Final = {
     "clients": "Connected clients",
     "topics": "Retained messages",
     "streams": "A new stream",
+    "kafka": "Consumer groups",
+    "queues": "A new queue",
+    "users": "A new user, or a new password",
     "access": "Access rules of dev",
     "configuration": "Versions",
     "audit": "Calls",
@@ -32,6 +42,7 @@ PAGES: Final = {
     "live": "Connection",
     "everything": "A page of the API",
 }
+KAFKA: Final = "/v1/tenants/dev/kafka/"
 _JUDGE: Final = """
 axe.run().then((found) => found.violations.map((each) => `${each.id}: ${each.help}: ` +
   each.nodes.slice(0, 3).map((node) => node.html.slice(0, 200)).join(' | ')))
@@ -76,10 +87,35 @@ def reads(page: Browser, words: str) -> None:
     page.until(f"document.body.innerText.includes({json.dumps(words)})")
 
 
-def post(page: Browser, path: str, body: object) -> None:
+def looked_at(page: Browser, name: str) -> None:
+    """Keep pictures of a page as it stands; it fits a phone, and axe-core has nothing to say."""
+    if AXE.exists():
+        page.call("Runtime.evaluate", expression=AXE.read_text())
+        assert page.ask(_JUDGE) == []
+    page.picture(PICTURES / f"{name}-used.png")
+    page.picture(PICTURES / f"{name}-used-phone.png", width=390, height=844)
+    assert page.ask("document.documentElement.scrollWidth") <= 390
+    page.call("Emulation.clearDeviceMetricsOverride")
+
+
+def cells(page: Browser, caption: str) -> list[list[str]]:
+    """Return what a table's rows say, by its caption, as soon as it is there."""
+    table = (
+        "[...document.querySelectorAll('table')].find((each) => each.caption.innerText"
+        f".startsWith({json.dumps(caption)}))"
+    )
+    page.until(table)
+    rows = f"[...{table}.tBodies[0].rows]"
+    found: list[list[str]] = page.ask(
+        f"{rows}.map((row) => [...row.cells].map((each) => each.innerText.trim()))"
+    )
+    return found
+
+
+def post(page: Browser, path: str, body: object, method: str = "POST") -> None:
     """Order something as a page of this origin can."""
     options = {
-        "method": "POST",
+        "method": method,
         "headers": {"Content-Type": "application/json"},
         "body": json.dumps(body),
     }
@@ -202,6 +238,89 @@ def test_a_stream_is_made_filled_read_and_deleted(page: Browser) -> None:
     reads(page, "The stream telemetry is gone.")
 
 
+def test_a_kafka_group_is_behind_says_why_and_is_forgotten(
+    page: Browser, broker: BrokerProcess
+) -> None:
+    address = f"127.0.0.1:{broker.kafka}"
+    make_topic(address, "orders")
+    produce_all(address, "orders", (f"order {number}" for number in range(10)))
+    options: dict[str, object] = {"bootstrap.servers": address, "group.id": "billing"}
+    consumer = Consumer(options | {"client.id": "app-1", "enable.auto.commit": False})
+    consumer.subscribe(["orders"])
+    until(lambda: consumer.poll(0.2) is None and len(consumer.assignment()) == 1, "it has joined")
+    consumer.commit(offsets=[TopicPartition("orders", 0, 4)], asynchronous=False)
+    show(page, "kafka")
+    page.press("Why is billing behind?")
+    reads(page, "app-1 has not committed 6 records of orders/0")
+    assert cells(page, "Lag by partition") == [["orders", "0", "6", "4", "10", "node 1", "app-1"]]
+    looked_at(page, "kafka")
+    consumer.close()
+    reads(page, "Nobody reads for it now.")
+    page.press("Forget this group…")
+    page.press("Leave it")
+    assert [each["name"] for each in broker.page(KAFKA + "groups")["items"]] == ["billing"]
+    page.press("Forget this group…")
+    page.press("Forget it")
+    reads(page, "The group billing is forgotten.")
+    assert broker.page(KAFKA + "groups")["items"] == []
+
+
+def test_a_kafka_topic_is_made_for_stock_clients_looked_into_and_deleted(
+    page: Browser, broker: BrokerProcess
+) -> None:
+    address = f"127.0.0.1:{broker.kafka}"
+    show(page, "kafka")
+    page.fill("Create a topic", Topic_name="made", Partitions="3")
+    reads(page, "The topic made is there.")
+    produce_all(address, "made", ["one"], partitioner="random")
+    known = AdminClient({"bootstrap.servers": address}).list_topics().topics
+    assert len(known["made"].partitions) == 3
+    page.press("made")
+    reads(page, "Partitions, as this node's replicas have them")
+    assert sum(int(row[4]) for row in cells(page, "Partitions, as")) == 1
+    page.press("Why does partition 1 wait?")
+    reads(page, "this replica leads in term")
+    page.press("Delete this topic…")
+    page.press("Delete it")
+    reads(page, "The topic made is gone.")
+    assert "made" not in [each["name"] for each in broker.page(KAFKA + "topics")["items"]]
+
+
+def test_a_queue_s_dead_letter_is_seen_revived_moved_and_dropped(
+    page: Browser, broker: BrokerProcess
+) -> None:
+    with connected(broker.amqp) as connection:
+        send_all(connection, "jobs", *(f"job {number}" for number in range(3)))
+        receiver = connection.create_receiver("jobs", credit=1)
+        assert receiver.receive(timeout=60).body == "job 0"
+        receiver.reject()
+        receiver.close()
+    show(page, "queues")
+    page.press("Why do messages of jobs wait?")
+    reads(page, "nobody receives from the queue, and 2 messages wait")
+    reads(page, "1 dead letter: each says what it died of")
+    page.press("Look at dead letters")
+    reads(page, "job 0")
+    looked_at(page, "queues")
+    page.press("Revive all dead letters")
+    reads(page, "1 of its dead letters are messages again.")
+    page.fill("Create a queue", Queue_name="later")
+    reads(page, "The queue later is there.")
+    page.press("Look at messages")
+    page.fill("Move messages", To_the_queue="later")
+    reads(page, "3 messages are in later now.")
+    page.press("later")
+    reads(page, "job 2")
+    page.press("Purge the messages…")
+    page.press("Leave it")
+    queue = "/v1/tenants/dev/queues/later"
+    assert broker.page(queue)["messages"] == 3
+    page.press("Purge the messages…")
+    page.press("Drop them")
+    reads(page, "3 messages of later are dropped.")
+    assert broker.page(queue)["messages"] == 0
+
+
 def test_a_quota_and_a_setting_change_come_back_and_are_on_record(
     page: Browser, broker: BrokerProcess
 ) -> None:
@@ -251,6 +370,66 @@ def test_every_other_page_of_the_api_can_be_read(page: Browser) -> None:
     page.ask("fill(document.querySelector('main select'), '/v1/loglevel')")
     page.fill("Ask /v1/loglevel")
     reads(page, "clustor.node")
+
+
+def comes(broker: BrokerProcess, password: str) -> bool:
+    """Say whether a stock MQTT client comes in as ann."""
+    heard: Queue[bool] = Queue()
+    client = paho.Client(CallbackAPIVersion.VERSION2, "by-password")
+    client.username_pw_set("ann", password)
+    client.on_connect = lambda _client, _data, _flags, reason, _more: heard.put(
+        not reason.is_failure
+    )
+    client.connect("127.0.0.1", broker.mqtt)
+    client.loop_start()
+    try:
+        return heard.get(timeout=60)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_a_user_is_added_comes_by_every_password_s_way_and_is_removed(
+    page: Browser, broker: BrokerProcess
+) -> None:
+    show(page, "users")
+    twice = {"Password": "sécret", "The_same_again": "sécret"}
+    page.fill("Add a user", User_name="ann", Password="sécret", The_same_again="other")
+    reads(page, "The two passwords are not the same")
+    page.fill("Add a user", User_name="ann", **twice)
+    reads(page, "ann may connect; access rules name it user:ann.")
+    page.fill("Add a user", User_name="bob", **twice)
+    reads(page, "bob may connect; access rules name it user:bob.")
+    until(lambda: comes(broker, "sécret"), "ann is let in")
+    assert not comes(broker, "wrong")
+    options: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": f"127.0.0.1:{broker.kafka}",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "ann",
+        "sasl.password": "sécret",
+    }
+    assert AdminClient(options).list_topics(timeout=60).brokers
+    rules = [
+        {"effect": "Allow", "action": "Any", "filter": "#"},
+        {"effect": "Deny", "action": "Consume", "resource": "Queue", "principal": "user:ann"},
+    ]
+    post(page, "/v1/tenants/dev/acls", {"expected_version": 0, "rules": rules}, "PUT")
+    show(page, "overview")
+    show(page, "users")
+    reads(page, "is set")
+    assert cells(page, "Version 1")[1] == ["2", "Deny", "user:ann", "Consume", "Queue all"]
+    page.press("Why may ann do something, or not?")
+    ask = {"Wants_to": "consume", "Kind": "queue", "Its_name": "jobs"}
+    page.fill("Ask what a user may", **ask)
+    reads(page, "access rule 2")
+    looked_at(page, "users")
+    assert "$scrypt" not in page.text() + json.dumps(broker.page("/v1/config/versions"))
+    page.press("Remove the user ann")
+    page.press("Remove it")
+    reads(page, "ann is no user of dev any more.")
+    page.until("!button('Remove the user ann') && button('Remove the user bob')")
+    until(lambda: not comes(broker, "sécret"), "ann is refused")
 
 
 def test_a_node_that_is_gone_is_said_and_its_return_is_seen(

@@ -46,7 +46,7 @@ function Session(props: { tenant: string; client: string; onKick: () => void; on
   const asked = useAsked<SessionView>(at`/v1/tenants/${props.tenant}/sessions/${props.client}`, 5_000);
   const [why, setWhy] = useState(false);
   return (
-    <Card title={`Session of ${props.client}`} wide>
+    <Card title={`Session of ${props.client}`} wide opened>
       <Answered asked={asked}>
         {(view) => (
           <>

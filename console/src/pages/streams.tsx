@@ -61,7 +61,7 @@ function Stream(props: { tenant: string; name: string; onClose: () => void; onDe
   const asked = useAsked<StreamInfo>(at`/v1/tenants/${props.tenant}/streams/${props.name}`, 10_000);
   const [reading, setReading] = useState<{ partition: number; start: Wide } | null>(null);
   return (
-    <Card title={`Stream ${props.name}`} wide>
+    <Card title={`Stream ${props.name}`} wide opened>
       <Answered asked={asked}>
         {(info) => (
           <Table caption="Partitions, as this node's replica has them" rows={info.partitions} empty="It has no partition here." columns={[

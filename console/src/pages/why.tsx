@@ -31,11 +31,11 @@ interface AccessVerdict {
 }
 
 /** Spell a word as a shell takes it. */
-function shell(word: string): string {
+export function shell(word: string): string {
   return /^[\w./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
-function Cause(props: { clause: string; sentence: string; remedy: string; wrong: boolean; command: string }): JSX.Element {
+export function Cause(props: { clause: string; sentence: string; remedy: string; wrong: boolean; command: string }): JSX.Element {
   return (
     <div class={props.wrong ? "cause wrong" : "cause"}>
       <p><strong>{props.sentence}</strong></p>

@@ -21,6 +21,7 @@ from quantum.node.queue_rows import (
     QueuePage,
     QueueRow,
     QueueSent,
+    QueueWhy,
 )
 from quantum.node.queue_words import MessageOrder, shown, written
 from quantum.node.queues import (
@@ -33,6 +34,7 @@ from quantum.node.queues import (
     wish_of,
 )
 from quantum.node.served import ServedBroker
+from quantum.node.wait_causes import explain_queue
 from quantum.protocols.amqp.engine import AmqpError
 from quantum.protocols.amqp.selectors import SELECTOR_CHARS_MAX, SelectorError, parse_selector
 from quantum.protocols.amqp.session.partition_queues import PartitionQueues
@@ -132,6 +134,12 @@ async def queue(api: PageContext, asked: AdminRequest) -> QueueInfo:
         return office.find(caller, asked.values["queue"])
 
     return _info(tenant_of(api, asked)[0], *await _told(look()))
+
+
+async def why(api: PageContext, asked: AdminRequest) -> QueueWhy:
+    """Say what a queue's messages wait for."""
+    found = await queue(api, asked)
+    return QueueWhy(name=found.name, messages=found.messages, causes=explain_queue(found))
 
 
 async def create(api: PageContext, asked: AdminRequest) -> QueueDone:

@@ -59,6 +59,15 @@ QUEUES: Final = (
         **{**_ONE, "roles": TENANT_READERS},
     ),
     page(
+        _PATH + "/{queue}/why",
+        q.why,
+        w.QueueWhy,
+        "queues why",
+        "Say why messages wait in a queue: who does not take them, what is full, what died.",
+        example="acme orders",
+        **{**_ONE, "roles": TENANT_READERS},
+    ),
+    page(
         _PATH + "/{queue}/delete",
         q.delete,
         w.QueueDone,

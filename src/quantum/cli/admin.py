@@ -84,6 +84,8 @@ NOUNS: Final = {
     "messages": "Publish, and wait for messages.",
     "streams": "Messages kept by offset: make streams, read them, end them.",
     "queues": "AMQP's queues: what is in them, and what is done to them.",
+    "kafka-topics": "Kafka's topics: look at them, make and end them.",
+    "kafka-groups": "Kafka's consumer groups: members, lags, why they wait.",
     "archive": "The archive of a node.",
     "backups": "Backups by a schedule: how it stands, and which there are.",
     "feed": "The feed of a node's committed entries.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustor.control.types import Count
-from quantum.node.rows import Payload, Small, TableRow
+from quantum.node.rows import Payload, Small, TableRow, WaitCause
 
 
 class QueueRow(TableRow, frozen=True, kw_only=True):
@@ -39,6 +39,14 @@ class QueueInfo(QueueRow, frozen=True, kw_only=True):
     created_ms: Count
     expired: Count
     file_bytes: Count
+
+
+class QueueWhy(TableRow, frozen=True, kw_only=True):
+    """Why messages wait in a queue, the most telling cause first; none: nothing is in their way."""
+
+    name: str
+    messages: Small
+    causes: list[WaitCause]
 
 
 class QueueMessage(TableRow, frozen=True, kw_only=True):

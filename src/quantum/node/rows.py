@@ -18,6 +18,15 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """The root of what is shown."""
 
 
+class WaitCause(TableRow, frozen=True, kw_only=True):
+    """One thing that something waits for, and what helps; not all that is waited for is wrong."""
+
+    clause: str
+    sentence: str
+    remedy: str = ""
+    is_wrong: bool = True
+
+
 class PartitionRow(TableRow, frozen=True, kw_only=True):
     """One partition, as this node's replica has it; who is connected is known to its leader."""
 

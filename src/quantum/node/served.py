@@ -9,6 +9,7 @@ from quantum.node.messages import Messages
 from quantum.node.orders import BrokerOrders
 from quantum.node.queues import BrokerQueues
 from quantum.node.streams import BrokerStreams
+from quantum.node.topics import BrokerTopics
 from quantum.node.views import BrokerViews
 from quantum.tenants.control_words import named_quotas
 
@@ -37,6 +38,7 @@ class ServedBroker:
         self.feeding = Feeding(node, service)
         self.streams = BrokerStreams(service)
         self.queues = BrokerQueues(service)
+        self.topics = BrokerTopics(service)
         self._node = node
 
     def close(self) -> None:

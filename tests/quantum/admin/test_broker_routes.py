@@ -6,6 +6,7 @@ import pytest
 
 from clustor.control import AccessRole
 from quantum.admin.table_broker import BROKER, MESSAGES, SESSIONS
+from quantum.admin.table_kafka import KAFKA
 from tests.clustor.control.plane import OBSERVER, OPERATOR, STRANGER, TENANT_ADMIN
 from tests.quantum.admin.certificates import certificate_of
 from tests.quantum.admin.host import Desk
@@ -43,6 +44,8 @@ async def test_a_tenant_admin_is_one_of_its_own_tenant_alone() -> None:
         ("POST", "/v1/tenants/b/sessions/c/kick", {}),
         ("POST", "/v1/tenants/a/ring", {"prg_count": 4}),
         ("GET", "/v1/broker/status", None),
+        ("GET", "/v1/tenants/b/kafka/groups", None),
+        ("POST", "/v1/tenants/b/kafka/topics/t/delete", {}),
     ):
         told = await desk.ask(method, path, body, certificate=certificate)
         assert told.code == 403, path
@@ -58,7 +61,7 @@ async def test_a_look_needs_no_control_plane_and_an_order_needs_roles_that_were_
 
 
 def test_every_order_asks_for_somebody_in_charge() -> None:
-    for route in (*BROKER, *SESSIONS, *MESSAGES):
+    for route in (*BROKER, *SESSIONS, *MESSAGES, *KAFKA):
         assert route.is_local
         if route.mutates:
             assert route.roles <= {AccessRole.OPERATOR, AccessRole.TENANT_ADMIN}, route
