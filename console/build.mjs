@@ -32,7 +32,7 @@ writeFileSync(
   "build/index.html",
   page.replace("{css}", names.css).replace("{js}", names.js).replace("{icon}", mark),
 );
-const licenses = ["preact", "uplot"].map(
+const licenses = ["@noble/hashes", "preact", "uplot"].map(
   (name) => `${name}\n\n${readFileSync(`node_modules/${name}/LICENSE`, "utf8")}`,
 );
 writeFileSync("build/licenses.txt", licenses.join("\n\n"));
