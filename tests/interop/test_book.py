@@ -132,10 +132,16 @@ def missing_of(script: str, shown: str, broker: BrokerProcess) -> str:
     return f"{lines} is not in what these said ({done.returncode}):\n{script}\n{said}"
 
 
-def test_the_page_of_metrics_names_what_a_node_has(broker: BrokerProcess) -> None:
-    """A counter or a histogram is named without what its series add."""
+def test_the_page_of_metrics_names_what_a_node_has(tmp_path: Path) -> None:
+    """A counter or a histogram is named without what its series add; the node makes backups."""
     named = set(re.findall(r"\b(?:quantum|clustor)_[a-z_]+", (DOCS / "monitoring.md").read_text()))
-    with urllib.request.urlopen(f"http://{broker.admin}/metrics", timeout=RUN_SECONDS) as answer:
+    archive = (tmp_path / "archive").as_uri()
+    with (
+        BrokerProcess(
+            tmp_path / "var", partitions=1, archive=archive, backup_seconds=3_600
+        ) as broker,
+        urllib.request.urlopen(f"http://{broker.admin}/metrics", timeout=RUN_SECONDS) as answer,
+    ):
         families = set(re.findall(r"^# TYPE (\S+)", answer.read().decode(), re.MULTILINE))
     assert len(named) > 10
     assert named - families == set()

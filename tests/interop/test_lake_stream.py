@@ -159,6 +159,8 @@ class Stream:
         if "SourceUnreachable" in why or CROWDED in why:
             self.start()
         else:
+            if why:
+                print(why)  # whole: an assertion would cut it
             assert not why
 
     def start(self, *, now: bool = False) -> StreamingQuery:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from quantum.partition.leader import PartitionLeader
 
 ORDER_SECONDS_MAX: Final = 8.0
+KNOWN_SECONDS_MAX: Final = 5.0
+"""How long an order waits for nodes to say which commands they know."""
 RETENTION_SECONDS: Final = 5.0
 """How often a leader looks whether a stream is due to be looked at."""
 _LOOKS_PER_RETENTION: Final = 50
@@ -166,9 +168,7 @@ class BrokerStreams:
         prg = tenant.prgs[CATALOGUE_PRG]
         if not prg.leading:
             raise LedByAnother(prg.leader_node)
-        for each in tenant.prgs:
-            if not self._service.members_know(each, CommandGate.STREAMS):
-                raise OrderRefused("not every node knows streams yet: upgrade them first")
+        await self._all_know(tenant)
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         prg.propose(encode_command(command), lambda reply: _answer(answered, reply))
         try:
@@ -183,6 +183,16 @@ class BrokerStreams:
                     await self._taken(prg, way, place)
         except TimeoutError:
             raise OrderLost("not every partition has answered in time") from None
+
+    async def _all_know(self, tenant: Tenant) -> None:
+        """Wait until every node has said that it knows streams: one that just started has not."""
+        deadline = asyncio.get_running_loop().time() + KNOWN_SECONDS_MAX
+        while not all(
+            self._service.members_know(each, CommandGate.STREAMS) for each in tenant.prgs
+        ):
+            if asyncio.get_running_loop().time() >= deadline:
+                raise OrderRefused("not every node knows streams yet: upgrade them first")
+            await asyncio.sleep(0.05)
 
     async def _taken(self, prg: PartitionLeader, way: int, place: int) -> None:
         """Wait until another partition's log has an item."""
