@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from clustor.runtime.keys.store import create_keyring
 from quantum.archive.feed_page import key_name
-from quantum.archive.types import PrgId
+from quantum.archive.types import IndexRange, PrgId
 from quantum.lake.archive import DirectoryKeys
 from quantum.lake.errors import BadAddress, NotPermitted, WrongKey
 from quantum.lake.feed.client import ClusterSource
@@ -38,6 +39,7 @@ class Node(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answer: tuple[int, dict[str, object]] = (503, {"error": "no leader now"})
         self.asked: list[str] = []
+        self.rows = [ROW | {"refusal": ""}]
 
     @property
     def address(self) -> str:
@@ -49,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:  # http.server's
         self.server.asked.append(self.path)
-        listed = 200, {"partitions": [ROW | {"refusal": ""}]}
+        listed = 200, {"partitions": self.server.rows}
         code, document = listed if self.path == "/v1/feed" else self.server.answer
         body = json.dumps(document).encode()
         self.send_response(code)
@@ -61,14 +63,43 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture
-def node() -> Iterator[Node]:
+@contextmanager
+def serving() -> Iterator[Node]:
     with Node() as node:
         thread = threading.Thread(target=node.serve_forever, args=(0.01,))
         thread.start()
+        try:
+            yield node
+        finally:
+            node.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with serving() as node:
         yield node
-        node.shutdown()
-        thread.join()
+
+
+def test_a_node_that_just_started_is_not_believed_to_lack_a_partition(
+    node: Node, tmp_path: Path
+) -> None:
+    """It lists nothing, and knows no page: the others are asked before anybody is told so."""
+    create_keyring(tmp_path)
+    with serving() as fresh:
+        fresh.rows, fresh.answer = [], (404, {"error": "NotFound", "message": "no such partition"})
+        both = f"{fresh.address},{node.address}"
+        source = ClusterSource.at(both, DirectoryKeys(str(tmp_path)))
+        assert source.prgs() == [PRG]
+        assert source.bounds(PRG).last == 20
+        node.answer = 403, REFUSAL
+        with pytest.raises(NotPermitted, match="no proof"):
+            next(source.entries(IndexRange(PRG, 11, 12)))
+        with pytest.raises(BadAddress, match="no such partition"):
+            source.bounds(PrgId("dev", 7))
+        node.answer = fresh.answer
+        with pytest.raises(BadAddress, match="no such partition"):
+            next(source.entries(IndexRange(PRG, 11, 12)))
 
 
 def test_item_12_a_refusal_says_what_was_wanted_and_given(node: Node, tmp_path: Path) -> None:

@@ -43,6 +43,11 @@ class _Later(SourceUnreachable):
     pause_seconds = _PAUSE_SECONDS
 
 
+class _Lacking(_Later):
+    """This node has none of it. One that just started may not yet: others are asked before it is
+    believed."""
+
+
 @dataclass
 class ClusterSource:
     """`LogSource` over the feed of a cluster. It waits up to `patience_seconds` for an answer."""
@@ -109,28 +114,35 @@ class ClusterSource:
 
     def _row(self, prg: PrgId) -> dict[str, Any]:
         def asked(address: Address) -> dict[str, Any]:
-            rows = _rows(address, self.timeout_seconds)
-            for row in rows:
-                if (row["tenant"], row["number"]) == (prg.tenant, prg.number):
-                    if row["refusal"]:
-                        raise _Later(row["refusal"], prg=prg, address=address)
-                    return row
-            raise BadAddress("no such partition", prg=prg, address=address)
+            row = self._listed(address, prg)
+            if row["refusal"]:
+                raise _Later(row["refusal"], prg=prg, address=address)
+            return row
 
         return self._until_answered(asked, prg)
 
+    def _listed(self, address: Address, prg: PrgId) -> dict[str, Any]:
+        for row in _rows(address, self.timeout_seconds):
+            if (row["tenant"], row["number"]) == (prg.tenant, prg.number):
+                return row
+        raise _Lacking("no such partition", prg=prg, address=address)
+
     def _directory(self) -> list[dict[str, Any]]:
-        return self._until_answered(lambda address: _rows(address, self.timeout_seconds))
+        """Return what the first node lists that lists anything."""
+
+        def asked(address: Address) -> list[dict[str, Any]]:
+            rows = _rows(address, self.timeout_seconds)
+            if not rows and len(self.addresses) > 1:
+                raise _Lacking("no node has a partition", address=address)
+            return rows
+
+        return self._until_answered(asked)
 
     def _partition(self, prg: PrgId) -> PartitionId:
         """Return the number that the keys of a partition are derived with."""
         if prg not in self._partitions:
-            self._partitions |= {
-                PrgId(row["tenant"], row["number"]): int(row["partition"])
-                for row in self._directory()
-            }
-        if prg not in self._partitions:
-            raise BadAddress("no such partition", prg=prg)
+            row = self._until_answered(lambda address: self._listed(address, prg), prg)
+            self._partitions[prg] = int(row["partition"])
         return PartitionId(self._partitions[prg])
 
     def check_keys(self, prg: PrgId) -> None:
@@ -197,15 +209,23 @@ class ClusterSource:
         return NotPermitted(reason, prg=prg, index=index, **wanted, given=given_by(self.keys, prg))
 
     def _until_answered(self, ask: Callable[[Address], Found], about: PrgId | None = None) -> Found:
-        """Ask one node after the other, and again after a pause, until patience ends."""
+        """Ask one node after the other, and again after a pause, until patience ends.
+
+        Raises BadAddress where every node answers and none has it.
+        """
         deadline = time.monotonic() + self.patience_seconds
         while True:
-            later = _Later("there is no address")
+            later, all_lack = _Later("there is no address"), bool(self.addresses)
             for text in self.addresses:
                 try:
                     return ask(_parse(text))
                 except _Later as error:
                     later = error
+                    all_lack = all_lack and isinstance(error, _Lacking)
+            if all_lack:
+                raise BadAddress(
+                    later.reason, prg=later.prg or about, index=later.index, **later.facts
+                )
             if time.monotonic() >= deadline:
                 raise SourceUnreachable(
                     later.reason, prg=later.prg or about, index=later.index, **later.facts
@@ -241,6 +261,8 @@ def _rows(address: Address, seconds: float) -> list[dict[str, Any]]:
     code, body = _get(address, "/v1/feed", seconds)
     if code in (429, 503):
         raise _Later(str(_said(body).get("error", _AWAY)), address=address)
+    if code == 404:
+        raise _Lacking("this node has no feed", address=address, code=code)
     if code != 200:
         raise BadAddress("this node has no feed", address=address, code=code)
     try:
@@ -276,7 +298,8 @@ def _refused(code: int, body: bytes, address: Address, span: IndexRange, index: 
         later = _Later(reason, prg=span.prg, index=index, address=address)
         later.pause_seconds = max(0.01, int(said.get("retry_ms", 100)) / 1000)
         return later
-    return BadAddress(reason, prg=span.prg, index=index, address=address)
+    kind = _Lacking if code == 404 else BadAddress
+    return kind(reason, prg=span.prg, index=index, address=address)
 
 
 def _check(head: PageHead, prg: PrgId, index: int) -> None:
