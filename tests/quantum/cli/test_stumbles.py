@@ -79,6 +79,7 @@ def test_ctrl_c_while_a_command_is_being_read_is_no_traceback(tmp_path: Path) ->
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "    return real(name, *rest, **more)\n"
         "builtins.__import__ = reading\n"
+        "sys.argv = ['quantum', 'spec']\n"
         "from quantum.cli import main\n"
         "main()\n"
     )
