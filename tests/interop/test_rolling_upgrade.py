@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-EARLIER = "9a94f1e6be87"
+EARLIER = "5398135fbdc3"
 """A commit whose nodes served MQTT, Kafka and AMQP on hosts; later ones must get along with it."""
 HOSTS = (1, 2, 3)
 SECONDS = 600.0
