@@ -145,10 +145,16 @@ class BackupLane:
         elif plan.verify_ms is not None:
             self._verify(plan.verify_ms)
         elif plan.is_due:
-            self._begun = _Begun(now_ms, dict(self._port.committed()), now)
-            self._go_on(self._begun)
+            self._begin(_Begun(now_ms, dict(self._port.committed()), now))
         else:
             self._say("waiting", "")
+
+    def _begin(self, begun: _Begun) -> None:
+        if any(begun.wanted.values()):
+            self._begun = begun
+            self._go_on(begun)
+        else:
+            self._say("starting", "nothing is committed yet, as far as this node knows")
 
     def _look(self) -> None:
         self._found = find_backups(self._objects)
