@@ -299,6 +299,20 @@ class Group:
         self.access.configured_visibility = visibility
         return True
 
+    def durable_indices(self) -> dict[ReplicaId, int]:
+        """Say how far each voter's log is durable; nothing where another leads."""
+        core = self.core
+        if not core.leads:
+            return {}
+        found: dict[ReplicaId, int] = {
+            voter: core.progress[voter].durable_index
+            for voter in core.config.voters
+            if voter in core.progress
+        }
+        if core.id in core.config.voters:
+            found[core.id] = core.local_wal_durable_index
+        return found
+
     def fsync_sample(self, latency_ms: float) -> None:
         """Take the latency of one sync or probe of the device."""
         core = self.core

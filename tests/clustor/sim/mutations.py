@@ -34,6 +34,7 @@ from clustor.replica.installing import Installing
 from clustor.replica.proposals import Proposals
 from clustor.replica.replica import Replica
 from clustor.replica.snapshots import ReplicaSnapshots
+from clustor.replica.turn import ReplicaTurn
 from clustor.replica.types import DiskToken, NotLeader
 from clustor.replica.writing import Writing
 from tests.clustor.sim import stories
@@ -53,17 +54,17 @@ class Mutation:
 
 def _vote_not_persisted(patch: Patch) -> None:
     """A hard state of a term that is known already is taken for durable at once."""
-    original = Replica._persist
+    original = ReplicaTurn._persist
     written: dict[int, int] = {}
 
-    def persist(self: Replica, found: PersistHardState) -> None:
+    def persist(self: ReplicaTurn, found: PersistHardState) -> None:
         if written.get(id(self)) == found.state.term:
-            self._disk.submit((), lambda: self.group.stored(HardStateStored(found.seq)))
+            self.disk.submit((), lambda: self.group.stored(HardStateStored(found.seq)))
             return
         written[id(self)] = found.state.term
         original(self, found)
 
-    patch.setattr(Replica, "_persist", persist)
+    patch.setattr(ReplicaTurn, "_persist", persist)
 
 
 def _messages_do_not_wait(patch: Patch) -> None:
