@@ -26,7 +26,7 @@ from clustor.raft.leadership import Leadership, ProposalAccepted, ProposalRefuse
 from clustor.raft.membership import Membership
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.messages import Message
-from clustor.raft.outbox import Outbox
+from clustor.raft.outbox import GroupOutbox
 from clustor.raft.output import (
     EntriesFetch,
     FetchPurpose,
@@ -97,7 +97,7 @@ class Group:
         self.device = DeviceLatency(profile.device)
         self.hold = HardStateHold(core)
         self._settled_commit = core.hard.membership_index
-        self._outbox = Outbox(
+        self._outbox = GroupOutbox(
             core,
             access=self.access,
             durability=self.durability,

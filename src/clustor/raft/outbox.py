@@ -20,7 +20,7 @@ from clustor.raft.snapshots import SnapshotRequests
 from clustor.raft.types import NO_INDEX, CommitVisibility
 
 
-class Outbox:
+class GroupOutbox:
     """The one place that takes from a group's parts."""
 
     def __init__(

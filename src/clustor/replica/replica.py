@@ -118,7 +118,16 @@ class Replica:
             self.applying.installed,
         )
         self._writing = Writing(settings, self.group, self.log, self._disk)
-        self._turn = ReplicaTurn(
+        self._turn = self._new_turn()
+        self._probe_due_ms = 0
+        self._role: RoleChange | None = None
+        self._failure_told = False
+        self._writes_identity = opened.writes_identity
+        self._disk.submit(opened.plan, self._mended)
+
+    def _new_turn(self) -> ReplicaTurn:
+        settings = self.settings
+        return ReplicaTurn(
             self.group,
             settings.batch_bytes_max,
             self._disk,
@@ -131,11 +140,6 @@ class Replica:
             self.snapshots,
             self.streams,
         )
-        self._probe_due_ms = 0
-        self._role: RoleChange | None = None
-        self._failure_told = False
-        self._writes_identity = opened.writes_identity
-        self._disk.submit(opened.plan, self._mended)
 
     # Beginnings. Each returns a replica whose first output is what must be durable first; until
     # that is done it neither speaks nor listens.
@@ -365,14 +369,8 @@ class Replica:
         """
         if self.streams is None:
             raise UnknownStream("this group has no streams", partition=partition)
-        return self.streams.view(partition, from_index, bytes_max, self._durable_indices)
-
-    def _durable_indices(self) -> dict[ReplicaId, int]:
-        return self.group.durable_indices() if self.leads else {}
-
-    def take_stream_news(self) -> set[int]:
-        """Return the partitions of streams that changed since this or `take` was last asked."""
-        return set() if self.streams is None else self.streams.take_news()
+        durable = self.group.durable_indices if self.leads else dict[ReplicaId, int]
+        return self.streams.view(partition, from_index, bytes_max, durable)
 
     # The disk's word.
 

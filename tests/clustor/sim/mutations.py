@@ -23,7 +23,7 @@ from clustor.raft.hard_state import HardState
 from clustor.raft.hold import HardStateHold
 from clustor.raft.membership import Membership
 from clustor.raft.messages import Outbound
-from clustor.raft.outbox import Outbox
+from clustor.raft.outbox import GroupOutbox
 from clustor.raft.output import Acked, LogAppend, Output, PersistHardState
 from clustor.raft.quorum import UNBOUNDED
 from clustor.raft.reads import FailedClause
@@ -117,20 +117,20 @@ def _joint_forgets_the_old(patch: Patch) -> None:
 
 def _leader_alone_is_enough(patch: Patch) -> None:
     """What is on the leader's own disk is applied and acknowledged."""
-    original = Outbox._take_leader
+    original = GroupOutbox._take_leader
 
-    def take(self: Outbox, output: Output) -> None:
+    def take(self: GroupOutbox, output: Output) -> None:
         original(self, output)
         output.acked = Acked(self.core.hard.term, self.core.local_wal_durable_index)
 
-    def limit(self: Outbox) -> LogIndex:
+    def limit(self: GroupOutbox) -> LogIndex:
         core = self.core
         if core.leads:
             return core.local_wal_durable_index
         return min(core.commit_index, core.local_wal_durable_index)
 
-    patch.setattr(Outbox, "_take_leader", take)
-    patch.setattr(Outbox, "_apply_limit", limit)
+    patch.setattr(GroupOutbox, "_take_leader", take)
+    patch.setattr(GroupOutbox, "_apply_limit", limit)
 
 
 def _replies_do_not_wait(patch: Patch) -> None:
@@ -150,7 +150,7 @@ def _replies_do_not_wait(patch: Patch) -> None:
 
 def _apply_before_durable(patch: Patch) -> None:
     """Entries are applied when the log has them, committed or not."""
-    patch.setattr(Outbox, "_apply_limit", lambda self: self.core.log.last_index)
+    patch.setattr(GroupOutbox, "_apply_limit", lambda self: self.core.log.last_index)
 
 
 def _without_syncs_of(files: str) -> Callable[[Patch], None]:

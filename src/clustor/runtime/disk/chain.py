@@ -25,7 +25,7 @@ ChainLink: TypeAlias = tuple[int, bool, OpenFile]
 
 
 @dataclass(slots=True)
-class DiskJob:
+class RingJob:
     """One plan under way."""
 
     partition: Partition
@@ -95,7 +95,7 @@ class DiskJob:
 
 
 def choose_links(
-    job: DiskJob, file_of: Callable[[Partition, str], OpenFile | None]
+    job: RingJob, file_of: Callable[[Partition, str], OpenFile | None]
 ) -> list[ChainLink]:
     """Choose the chain's entries: up to the first Sync that cannot be folded into a write.
 

@@ -15,7 +15,7 @@ from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.beside import BlockingCalls, Closer, Ran, leading, run_all
 from clustor.runtime.disk.blocking import OPEN_FILES_MAX
 from clustor.runtime.disk.bulk import SyncFailure
-from clustor.runtime.disk.chain import CHAINABLE, DiskJob, choose_links
+from clustor.runtime.disk.chain import CHAINABLE, RingJob, choose_links
 from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned, RingBroken
 from clustor.runtime.disk.files import NO_SLOT, UNKNOWN, FileTable, OpenFile
 from clustor.runtime.disk.pace import Pace, is_small
@@ -64,12 +64,12 @@ class UringDisk:
         self._table.close_descriptor = self._closer.close_descriptor
         self._partitions: dict[int, Partition] = {}
         self._numbers = 0
-        self._chains: dict[int, DiskJob] = {}
+        self._chains: dict[int, RingJob] = {}
         self._chain_number = 0
-        self._ready: deque[DiskJob] = deque()
+        self._ready: deque[RingJob] = deque()
         """Jobs whose partition is free for them, in order."""
         self._beside = BlockingCalls(self._event)
-        self._lost: list[tuple[IoRing, list[DiskJob]]] = []
+        self._lost: list[tuple[IoRing, list[RingJob]]] = []
         """Broken rings and what they had under way: the kernel may still read these bytes."""
         self._done: list[Completion] = []
         self._pace = Pace()
@@ -109,7 +109,7 @@ class UringDisk:
         self._require_open()
         if alone and self.is_quick and is_small(plan):
             return self._run_here(partition, plan, token)
-        job = DiskJob(partition, plan, token, partition.failures_seen)
+        job = RingJob(partition, plan, token, partition.failures_seen)
         job.given_ns = time.monotonic_ns()
         if partition.busy:
             partition.waiting.append(job)
@@ -216,7 +216,7 @@ class UringDisk:
         while self._ready and len(self._chains) < CHAINS_MAX:
             self._start(self._ready.popleft())
 
-    def _start(self, job: DiskJob) -> None:
+    def _start(self, job: RingJob) -> None:
         job.queued_ns = time.monotonic_ns() - job.given_ns
         try:
             if job.partition.failures != job.failures_seen:
@@ -227,7 +227,7 @@ class UringDisk:
         else:
             self._advance(job)
 
-    def _advance(self, job: DiskJob) -> None:
+    def _advance(self, job: RingJob) -> None:
         """Start the job's next steps, in a chain or beside this thread, or end the job."""
         try:
             if job.position == len(job.plan):
@@ -245,7 +245,7 @@ class UringDisk:
 
     # Steps that block
 
-    def _begin_blocking(self, job: DiskJob) -> None:
+    def _begin_blocking(self, job: RingJob) -> None:
         """Run the next step in a thread, and those behind it that need nothing but names."""
         steps = leading(job.plan, job.position)
         try:
@@ -259,7 +259,7 @@ class UringDisk:
         )
 
     def _on_blocking_over(
-        self, job: DiskJob, steps: list[Step], halves: list[Halves], ran: Ran
+        self, job: RingJob, steps: list[Step], halves: list[Halves], ran: Ran
     ) -> None:
         try:
             for step, half, result, took in zip(
@@ -278,13 +278,13 @@ class UringDisk:
         else:
             self._advance(job)
 
-    def _settle_step(self, job: DiskJob, step: Step, half: Halves, result: Any) -> None:
+    def _settle_step(self, job: RingJob, step: Step, half: Halves, result: Any) -> None:
         try:
             half.settle(result)
         except (OSError, SyncRefused) as error:
             job.partition.refuse(job.position, step, error)
 
-    def _finish(self, job: DiskJob, error: DiskError | None) -> None:
+    def _finish(self, job: RingJob, error: DiskError | None) -> None:
         partition = job.partition
         if error is not None:
             partition.failures += 1
@@ -306,7 +306,7 @@ class UringDisk:
 
     # Many files at once
 
-    def _begin_bulk_sync(self, job: DiskJob, step: SyncFiles) -> bool:
+    def _begin_bulk_sync(self, job: RingJob, step: SyncFiles) -> bool:
         """Start it in a thread; False: there is nothing to do, or a blocking call shall say why."""
         try:
             files = job.partition.dirty_files(step)
@@ -320,7 +320,7 @@ class UringDisk:
         return bool(files)
 
     def _on_bulk_synced(
-        self, job: DiskJob, files: list[tuple[str, OpenFile]], failure: SyncFailure
+        self, job: RingJob, files: list[tuple[str, OpenFile]], failure: SyncFailure
     ) -> None:
         try:
             if failure is not None:
@@ -337,7 +337,7 @@ class UringDisk:
 
     # One chain
 
-    def _begin_chain(self, job: DiskJob) -> bool:
+    def _begin_chain(self, job: RingJob) -> bool:
         """Submit the longest chain that may start at the job's position; False: none may."""
         job.links = choose_links(job, self._file) if self._ring is not None else []
         if not job.links or self._ring is None:
@@ -371,7 +371,7 @@ class UringDisk:
                 return None
         return file
 
-    def _add_entries(self, ring: IoRing, job: DiskJob, mark: int) -> None:
+    def _add_entries(self, ring: IoRing, job: RingJob, mark: int) -> None:
         last = len(job.links) - 1
         for link, (at, folds, file) in enumerate(job.links):
             step = job.plan[at]
@@ -413,14 +413,14 @@ class UringDisk:
         else:
             self._advance(job)
 
-    def _count_syncs(self, job: DiskJob) -> None:
+    def _count_syncs(self, job: RingJob) -> None:
         """Divide the chain's time evenly: the kernel does not say when its parts ended."""
         syncs = sum(1 for at, folds, _ in job.links if folds or isinstance(job.plan[at], Sync))
         if syncs:
             elapsed = time.monotonic_ns() - job.began_ns - self._looked_late_ns(job)
             job.durations.extend([max(0, elapsed) // syncs] * syncs)
 
-    def _looked_late_ns(self, job: DiskJob) -> int:
+    def _looked_late_ns(self, job: RingJob) -> int:
         """Return how long this thread worked on something else before it looked at the ring.
 
         The kernel does not say when a chain ended. That it was not over at the last look is known,
