@@ -16,11 +16,19 @@ DOORS = {
     "clustor.kv",
     "clustor.sim.disk",
     "clustor.wire",
+    "quantum.broker.queues",
     "quantum.console",
     "quantum.lake.table",
     "quantum.protocols.amqp.selectors",
+    "quantum.protocols.kafka.codec",
     "quantum.protocols.kafka.requests",
+    "quantum.sim",
+    "quantum.tenancy",
+    "slipstream",
     "slipstream.applied",
+    "slipstream.cli",
+    "slipstream.clustor",
+    "slipstream.nats",
 }
 """Rooms whose modules no other room of the sources names."""
 
@@ -34,23 +42,15 @@ MIXED = {
     "quantum.admin",
     "quantum.archive",
     "quantum.broker",
-    "quantum.broker.queues",
     "quantum.broker.streams",
     "quantum.client",
     "quantum.config",
     "quantum.lake.archive",
     "quantum.lake.jobs",
     "quantum.protocols.amqp.engine",
-    "quantum.protocols.kafka.codec",
     "quantum.protocols.mqtt.codec",
-    "quantum.sim",
-    "quantum.tenancy",
-    "slipstream",
     "slipstream.artifact",
-    "slipstream.cli",
-    "slipstream.clustor",
     "slipstream.folds",
-    "slipstream.nats",
 }
 
 

@@ -8,9 +8,7 @@ partition has an equal part of the specification's quotas.
 from __future__ import annotations
 
 from quantum.broker.settings import BrokerSettings
-from quantum.tenancy.ladder import Usage
-from quantum.tenancy.quotas import Quotas, Resource
-from quantum.tenancy.shares import HELD, Amounts, plan_shares
+from quantum.tenancy import HELD, Amounts, Quotas, Resource, Usage, plan_shares
 
 RETAINED_TOPICS, RETAINED_BYTES, SESSION_BYTES, SESSIONS, SUBSCRIPTIONS, GROUPS = range(len(HELD))
 """The places in shares and amounts."""

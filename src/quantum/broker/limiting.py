@@ -17,8 +17,7 @@ from quantum.broker.items import StoreFull
 from quantum.broker.reasons import QUOTA_EXCEEDED, QUOTA_EXHAUSTED, SUCCESS
 from quantum.broker.state import BrokerState
 from quantum.broker.types import TRANSFER
-from quantum.tenancy.shares import HELD, Amounts
-from quantum.tenancy.types import QuotaVerdict
+from quantum.tenancy import HELD, Amounts, QuotaVerdict
 
 _REASONS: Final = {
     QuotaVerdict.ADMIT: SUCCESS,

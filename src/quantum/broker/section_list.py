@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quantum.broker.queues.section import QueueSection
+from quantum.broker.queues import QueueSection
 from quantum.broker.sections import SectionFactory
 from quantum.broker.streams.section import StreamSection
 

@@ -24,8 +24,8 @@ from quantum.node.service import BrokerService
 from quantum.partition.leader import PartitionLeader
 from quantum.protocols.amqp.session.amqp_node import AmqpNode
 from quantum.protocols.amqp.session.partition_queues import BodySource, PartitionQueues
-from quantum.protocols.kafka.codec.neutral_records import KafkaRecordWriter
-from quantum.protocols.kafka.codec.neutral_records import records_of as kafka_records
+from quantum.protocols.kafka.codec import KafkaRecordWriter
+from quantum.protocols.kafka.codec import records_of as kafka_records
 from quantum.protocols.mqtt.codec.records import records_of as mqtt_records
 
 _READ_BYTES: Final = 512 << 10

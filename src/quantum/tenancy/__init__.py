@@ -23,7 +23,13 @@ from quantum.tenancy.buckets import (
     Rates,
     TokenBucket,
 )
-from quantum.tenancy.credits import RECALCULATE_EVERY_MS, InFlightSlots, LeaderLoad, credit_hint
+from quantum.tenancy.credits import (
+    RECALCULATE_EVERY_MS,
+    WHOLE,
+    InFlightSlots,
+    LeaderLoad,
+    credit_hint,
+)
 from quantum.tenancy.description import TenantDescription, describe_tenants
 from quantum.tenancy.errors import (
     InvalidQuota,
@@ -86,6 +92,7 @@ __all__ = [
     "SCRAM_512",
     "SCRAM_MECHANISMS",
     "UNRESTRICTED",
+    "WHOLE",
     "AccessDecision",
     "AclRefusal",
     "AclRule",

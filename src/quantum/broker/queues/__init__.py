@@ -1,6 +1,7 @@
 """Queues of a partition: kept until settled, by offset with gaps; bodies stand in stream files."""
 
 from quantum.broker.queues.commands import (
+    NAME_BYTES_MAX,
     QUEUE_FAMILY,
     AcquireMessages,
     CarryMessages,
@@ -33,10 +34,14 @@ from quantum.broker.queues.records import (
     messages_in,
 )
 from quantum.broker.queues.section import QueueSection
+from quantum.broker.queues.termini import RECEIVER, SENDER
 
 __all__ = [
     "AMQP_RECORDS",
+    "NAME_BYTES_MAX",
     "QUEUE_FAMILY",
+    "RECEIVER",
+    "SENDER",
     "AcquireMessages",
     "CarryMessages",
     "CloseTerminus",

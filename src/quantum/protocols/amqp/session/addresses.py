@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final
 from urllib.parse import unquote
 
-from quantum.broker.queues.commands import NAME_BYTES_MAX
+from quantum.broker.queues import NAME_BYTES_MAX
 
 _QUEUES: Final = "/queues/"
 _STREAMS: Final = "/streams/"

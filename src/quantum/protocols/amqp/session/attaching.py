@@ -7,8 +7,15 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Final
 
-from quantum.broker.queues import CloseTerminus, DeleteQueue, OpenTerminus, QueueReply, QueueSpec
-from quantum.broker.queues.termini import RECEIVER, SENDER
+from quantum.broker.queues import (
+    RECEIVER,
+    SENDER,
+    CloseTerminus,
+    DeleteQueue,
+    OpenTerminus,
+    QueueReply,
+    QueueSpec,
+)
 from quantum.protocols.amqp.engine import (
     AcceptedOutcome,
     AmqpLink,

@@ -45,6 +45,11 @@ from quantum.protocols.kafka.codec.messages import (
     long_milliseconds,
     milliseconds,
 )
+from quantum.protocols.kafka.codec.neutral_records import (
+    KafkaRecordWriter,
+    kafka_headers,
+    records_of,
+)
 from quantum.protocols.kafka.codec.record_batch import (
     BATCH_BYTES_MAX,
     BatchHeader,
@@ -100,6 +105,7 @@ __all__ = [
     "KafkaHeaders",
     "KafkaMisuse",
     "KafkaRecord",
+    "KafkaRecordWriter",
     "KafkaRequestReader",
     "MalformedRequest",
     "Marker",
@@ -126,6 +132,7 @@ __all__ = [
     "inflate",
     "is_foreign_api_versions",
     "iterate_records",
+    "kafka_headers",
     "long_milliseconds",
     "milliseconds",
     "offset_for_time",
@@ -133,6 +140,7 @@ __all__ = [
     "read_head",
     "read_header",
     "read_marker",
+    "records_of",
     "scan_produce",
     "shape",
     "stamp_append_time",

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from quantum.mesh.topic_views import FetchedBatch
 from quantum.model.records import Record, RecordProtocol, RecordReaders
-from quantum.protocols.kafka.codec import KafkaRecord, build_batch
-from quantum.protocols.kafka.codec.neutral_records import kafka_headers
+from quantum.protocols.kafka.codec import KafkaRecord, build_batch, kafka_headers
 
 
 def as_kafka(batch: FetchedBatch, readers: RecordReaders) -> memoryview:

@@ -16,8 +16,7 @@ from quantum.protocols.mqtt.session.mqtt_node import MqttNode
 from quantum.protocols.mqtt.session.slowing import SLOW_BYTES_MAX
 from quantum.protocols.mqtt.session.tenant_sessions import TenantSessions
 from quantum.protocols.mqtt.session.terms import ConnectionTerms
-from quantum.tenancy import ClientAccess
-from quantum.tenancy.credits import RECALCULATE_EVERY_MS, WHOLE, InFlightSlots, LeaderLoad
+from quantum.tenancy import RECALCULATE_EVERY_MS, WHOLE, ClientAccess, InFlightSlots, LeaderLoad
 
 UPPER_HALF: Final = 0x8000
 """Packet ids from here on are this connection's; the machine's are below."""

@@ -34,8 +34,7 @@ from quantum.protocols.mqtt.session.relay_memory import RelayMemory
 from quantum.protocols.mqtt.session.slowing import Slowing
 from quantum.protocols.mqtt.session.tenant_sessions import TenantClient
 from quantum.protocols.mqtt.session.terms import ConnectionTerms
-from quantum.tenancy import ClientAccess
-from quantum.tenancy.credits import WHOLE
+from quantum.tenancy import WHOLE, ClientAccess
 from quantum.tenants.binding import disbelief
 
 _GRACE: Final = 1.5
