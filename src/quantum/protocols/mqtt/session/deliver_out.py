@@ -6,6 +6,7 @@ from collections import deque
 from typing import Final, NamedTuple, Protocol
 
 from quantum.broker import PUBREC, Delivery, Message, Outbound
+from quantum.broker.outbound import SENT
 from quantum.broker.receiving import REFUSED
 from quantum.broker.types import PacketId
 from quantum.protocols.mqtt.codec.hot import PUBREL, encode_ack
@@ -154,7 +155,11 @@ class Outward:
             return
         self._share_window()
         while self._held and not self._is_full:
-            self._start_kept(self._held[0][0], again=self._held.popleft()[1])
+            delivery, again = self._held.popleft()
+            # The client may have answered what its last leader sent it. To send that again would
+            # be another message to it: with its PUBREL it has forgotten the packet id.
+            if delivery.state == SENT:
+                self._start_kept(delivery, again=again)
         # Again, where what was ready is too large for the client and left its slots free.
         while self._queue.queue and (ready := self._queue.take_ready(self._connection.now_ms())):
             for delivery in ready:
