@@ -14,7 +14,7 @@ from clustor.raft.access import AccessGate
 from clustor.raft.control_plane import ControlPlaneUpdate
 from clustor.raft.core import Core
 from clustor.raft.device import DeviceLatency
-from clustor.raft.durability import EVERYTHING, Durability
+from clustor.raft.durability import Durability
 from clustor.raft.election import Election
 from clustor.raft.errors import GroupMisuse, MembershipRefused
 from clustor.raft.fallback import GatedOperation, StrictFallback
@@ -25,11 +25,9 @@ from clustor.raft.idempotency import IdempotencyTable, KeyOf
 from clustor.raft.leadership import Leadership, ProposalAccepted, ProposalRefused
 from clustor.raft.membership import Membership
 from clustor.raft.memory_log import MemoryLog
-from clustor.raft.messages import (
-    Message,
-)
+from clustor.raft.messages import Message
+from clustor.raft.outbox import GroupOutbox
 from clustor.raft.output import (
-    Acked,
     EntriesFetch,
     FetchPurpose,
     NoteKind,
@@ -99,7 +97,18 @@ class Group:
         self.device = DeviceLatency(profile.device)
         self.hold = HardStateHold(core)
         self._settled_commit = core.hard.membership_index
-        self._acked = LogIndex(0)
+        self._outbox = GroupOutbox(
+            core,
+            access=self.access,
+            durability=self.durability,
+            following=self.following,
+            hold=self.hold,
+            keys=self.keys,
+            leadership=self.leadership,
+            repair=self.repair,
+            replication=self.replication,
+            snapshots=self.snapshots,
+        )
         self._config_seen = core.config
         self.access.decide()
 
@@ -284,11 +293,25 @@ class Group:
         """Set the visibility; CommitAllowsPreDurable only where §10.3.1 allows it."""
         wants_more = visibility is CommitVisibility.COMMIT_ALLOWS_PRE_DURABLE
         grouped = self.core.hard.durability_mode is DurabilityMode.GROUP_FSYNC
-        healthy = grouped and not self._writes_strict()
+        healthy = grouped and not self._outbox.writes_strict()
         if wants_more and not (self.core.profile.allows_pre_durable and healthy):
             return False
         self.access.configured_visibility = visibility
         return True
+
+    def durable_indices(self) -> dict[ReplicaId, int]:
+        """Say how far each voter's log is durable; nothing where another leads."""
+        core = self.core
+        if not core.leads:
+            return {}
+        found: dict[ReplicaId, int] = {
+            voter: core.progress[voter].durable_index
+            for voter in core.config.voters
+            if voter in core.progress
+        }
+        if core.id in core.config.voters:
+            found[core.id] = core.local_wal_durable_index
+        return found
 
     def fsync_sample(self, latency_ms: float) -> None:
         """Take the latency of one sync or probe of the device."""
@@ -384,105 +407,11 @@ class Group:
         What time alone brings (a proof or a record of members that is due again) is not counted:
         it leaves with the next heartbeat, or with the answer to one.
         """
-        core = self.core
-        if core.outbox or core.notes or core.role_change is not None or self.durability.waits:
-            return True
-        if core.reads_moved and self.access.waiting:
-            return True
-        if core.leads and self._leader_has_output():
-            return True
-        return (
-            self._apply_limit() > core.handed_index
-            or self.hold.has_output
-            or bool(self.access.answers)
-            or bool(self.repair.fetches)
-            or self.following.install is not None
-            or self.repair.write is not None
-            or self.snapshots.emit is not None
-            or self.snapshots.compacted is not None
-        )
-
-    def _leader_has_output(self) -> bool:
-        committed = self.core.wal_committed_index
-        return self.replication.has_output() or (committed > self._acked and self.hold.is_open)
+        return self._outbox.has_output()
 
     def take(self) -> Output:
         """Return all that must happen now, once; equal inputs give equal outputs."""
-        core = self.core
-        if core.reads_moved and self.access.waiting:
-            self.access.advance()
-        core.reads_moved = False
-        leads = core.leads
-        if leads:
-            self.replication.fill()
-        waits = self.durability.waits
-        output = Output(
-            hard_state=self.hold.take_hard_state(),
-            appends=self.durability.take_appends(strict=self._writes_strict()) if waits else [],
-            messages=self.hold.take_messages(),
-            apply=self._take_apply(),
-        )
-        if leads:
-            self._take_leader(output)
-        self._take_rest(output)
-        return output
-
-    def _writes_strict(self) -> bool:
-        """Clamp a leader's own disk; a follower keeps to the transitions in its log (§9.1)."""
-        return self.leadership.must_write_strict() if self.core.leads else False
-
-    def _take_apply(self) -> list[Entry]:
-        core = self.core
-        limit = self._apply_limit()
-        if limit <= core.handed_index:
-            return []
-        entries = core.log.slice(core.handed_index + 1, limit, EVERYTHING)
-        core.handed_index = limit
-        self.keys.applied(entries)
-        return entries
-
-    def _apply_limit(self) -> LogIndex:
-        """Apply what is committed and durable: on a quorum for a leader, here for a follower."""
-        core = self.core
-        if not core.leads:
-            limit = min(core.commit_index, core.local_wal_durable_index)
-        elif self.access.visibility is CommitVisibility.DURABLE_ONLY:
-            limit = core.wal_committed_index
-        else:
-            limit = core.commit_index
-        if core.damaged is not None and core.damaged[0] > core.handed_index:
-            limit = min(limit, LogIndex(core.damaged[0] - 1))
-        return limit
-
-    def _take_leader(self, output: Output) -> None:
-        core = self.core
-        # A transition's epoch, or new members, are durable before anything on them is told (§7.1).
-        if core.wal_committed_index > self._acked and self.hold.is_open:
-            self._acked = core.wal_committed_index
-            output.wal_committed_index = core.wal_committed_index
-            output.acked = Acked(core.hard.term, core.wal_committed_index)
-        output.publish_proof = self.access.proof_to_publish()
-        output.record_membership = self.leadership.membership_to_record()
-        if self.replication.fetches:
-            output.fetches, self.replication.fetches = self.replication.fetches, []
-        if self.replication.snapshot_sends:
-            output.snapshot_sends = self.replication.snapshot_sends
-            self.replication.snapshot_sends = []
-
-    def _take_rest(self, output: Output) -> None:
-        core = self.core
-        if self.access.answers:
-            output.reads, self.access.answers = self.access.answers, []
-        if core.notes:
-            output.notes, core.notes = core.notes, []
-        if self.repair.fetches:
-            output.fetches = output.fetches + self.repair.fetches
-            self.repair.fetches = []
-        output.role, core.role_change = core.role_change, None
-        output.install, self.following.install = self.following.install, None
-        output.repair, self.repair.write = self.repair.write, None
-        output.emit_snapshot, self.snapshots.emit = self.snapshots.emit, None
-        output.compact_through, self.snapshots.compacted = self.snapshots.compacted, None
+        return self._outbox.take()
 
     # Receipts, and what follows from them.
 
@@ -511,7 +440,7 @@ class Group:
         core.check()
 
     def _begin_term(self) -> None:
-        self._acked = NO_INDEX
+        self._outbox.begin_term()
         self.access.answers += self.access.queue.refuse_all(ReadRefusal.NOT_LEADER)
         self.access.answers += self.access.quorum_queue.refuse_all(ReadRefusal.NOT_LEADER)
         self.snapshots.lead()

@@ -7,53 +7,47 @@ when the whole plan is durable, a reply leaves when the group allows it and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Self, cast
+from typing import Self
 
 from clustor.log.log import Log
 from clustor.log.steps import FileName, Storage, plan_replace
-from clustor.log.types import Entry, EntryKind, LogId, LogIndex, PartitionId
+from clustor.log.types import LogId, LogIndex, PartitionId
 from clustor.raft.control_plane import ControlPlaneUpdate
 from clustor.raft.group import Group
 from clustor.raft.hard_state import MembershipAck
-from clustor.raft.leadership import ProposalAccepted, ProposalRefusal
+from clustor.raft.leadership import ProposalAccepted
 from clustor.raft.leadership import ProposalRefused as GroupRefused
 from clustor.raft.membership import Membership
 from clustor.raft.messages import Message
 from clustor.raft.output import (
-    LogAppend,
-    Output,
-    PersistHardState,
     RoleChange,
-    SnapshotInstall,
 )
 from clustor.raft.reads import ReadKind, ReadRequest
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.transition import Transition
 from clustor.raft.types import (
-    HardStateStored,
     ReadId,
     ReplicaId,
     ReplicaIdentity,
     Role,
     RoutingEpoch,
 )
-from clustor.replica.activation import Activation, apply_entry, commands_of, encode_activation
+from clustor.replica.activation import Activation, encode_activation
+from clustor.replica.applying import Applying
 from clustor.replica.disk_queue import DiskQueue
-from clustor.replica.documents import plan_hard_state, plan_identity
-from clustor.replica.emission_clock import EmissionClock
+from clustor.replica.documents import plan_identity
 from clustor.replica.emitting import Shelf
 from clustor.replica.fetching import Fetching
-from clustor.replica.machine import DefinableMachine, StateMachine, StreamMachine
+from clustor.replica.machine import StateMachine
 from clustor.replica.opening import Opened, prepare_new, prepare_open, prepare_rejoin
 from clustor.replica.proposals import Proposals
 from clustor.replica.read_gate import ReadGate
 from clustor.replica.reading import DiskReader
 from clustor.replica.settings import ReplicaSettings
-from clustor.replica.shadow import Shadow, copy_under
-from clustor.replica.snapshots import EmissionClause, ReplicaSnapshots
+from clustor.replica.snapshots import ReplicaSnapshots
 from clustor.replica.streams import ReplicaStreams
 from clustor.replica.transfer import Transfer
+from clustor.replica.turn import ReplicaTurn
 from clustor.replica.types import (
     DiskToken,
     DiskWork,
@@ -62,12 +56,10 @@ from clustor.replica.types import (
     ReadToken,
     ReplicaOutput,
     RequestId,
-    RequestsRefused,
 )
 from clustor.replica.writing import Writing
 from clustor.snapshot.catalog import Catalog
 from clustor.streams.errors import UnknownStream
-from clustor.streams.master import choose_master
 from clustor.streams.view import StreamView
 
 PROBE_FILE = FileName("device.probe")
@@ -82,8 +74,6 @@ class Replica:
         self.findings = opened.findings
         self.truncated_bytes = opened.truncated_bytes
         self.log: Log = opened.log
-        self.machine: StateMachine = opened.machine
-        self.applied_index: LogIndex = opened.view.base_index
         self.group = Group.start(
             opened.identity,
             settings.profile,
@@ -93,10 +83,6 @@ class Replica:
             log=opened.view,
             applied_index=opened.view.base_index,
         )
-        self.apply_seconds: list[float] = []
-        """How long each batch took to apply, for who has given a clock, and empties this."""
-        self.shadow: Shadow | None = None
-        """A definition on trial: it is fed with all that is applied here."""
         self.failed: str | None = None
         self.is_damaged = False  # why it failed: bytes are not what was written
         self.fault = ""  # why it failed: an error of our own, in a driver that contains those
@@ -108,7 +94,17 @@ class Replica:
         """The streams of a machine that has some."""
         if opened.streams is not None:
             self.streams = ReplicaStreams(opened.streams.store, settings.stream_policies)
-        self._snapshots = ReplicaSnapshots(
+        self._proposals = Proposals(settings.profile.payload_bytes_max, settings.waiting_bytes_max)
+        self._read_gate = ReadGate()
+        self.applying = Applying(
+            settings,
+            self.group,
+            opened.machine,
+            streams=self.streams,
+            proposals=self._proposals,
+            applied_index=opened.view.base_index,
+        )
+        self.snapshots = ReplicaSnapshots(
             Shelf(
                 settings,
                 opened.identity.partition_id,
@@ -119,21 +115,31 @@ class Replica:
             ),
             self.group,
             self.log,
-            self._installed,
-        )
-        self._fetching = Fetching(
-            settings.keys, self.group, self.log, self._reader, self.log_damaged
+            self.applying.installed,
         )
         self._writing = Writing(settings, self.group, self.log, self._disk)
-        self._unplanned: list[LogAppend] = []
-        self._unapplied: list[Entry] = []  # a follower's: nobody waits for them
+        self._turn = self._new_turn()
         self._probe_due_ms = 0
-        self._proposals = Proposals(settings.profile.payload_bytes_max, settings.waiting_bytes_max)
-        self._read_gate = ReadGate()
         self._role: RoleChange | None = None
         self._failure_told = False
         self._writes_identity = opened.writes_identity
         self._disk.submit(opened.plan, self._mended)
+
+    def _new_turn(self) -> ReplicaTurn:
+        settings = self.settings
+        return ReplicaTurn(
+            self.group,
+            settings.batch_bytes_max,
+            self._disk,
+            self._reader,
+            self._writing,
+            Fetching(settings.keys, self.group, self.log, self._reader, self.log_damaged),
+            self.applying,
+            self._proposals,
+            self._read_gate,
+            self.snapshots,
+            self.streams,
+        )
 
     # Beginnings. Each returns a replica whose first output is what must be durable first; until
     # that is done it neither speaks nor listens.
@@ -197,6 +203,14 @@ class Replica:
             self.ready = self.failed is None
 
     @property
+    def machine(self) -> StateMachine:
+        return self.applying.machine
+
+    @property
+    def applied_index(self) -> LogIndex:
+        return self.applying.applied_index
+
+    @property
     def leads(self) -> bool:
         return self.ready and self.group.core.leads
 
@@ -226,7 +240,7 @@ class Replica:
             if device_age_ms is not None:
                 self.group.device_age(device_age_ms)
             self.group.tick(now_ms, missed_ms=missed_ms)
-            self._snapshots.tick(now_ms, self.machine)
+            self.snapshots.tick(now_ms, self.machine)
             if self.streams is not None:
                 self.streams.tick(now_ms)
             self._probe_device()
@@ -251,7 +265,7 @@ class Replica:
     def receive_transfer(self, sender: ReplicaId, message: Transfer) -> None:
         """Take a message of the snapshot stream, from a peer whose identity is proven."""
         if self.ready:
-            self._snapshots.receive(sender, message)
+            self.snapshots.receive(sender, message)
 
     def propose(self, request_id: RequestId, command: bytes) -> None:
         """Let a command wait for the next entry; its outcome comes with an output."""
@@ -322,19 +336,6 @@ class Replica:
         """Append the entry at which a definition comes into force on every replica."""
         return self.group.propose_activation(encode_activation(activation))
 
-    def begin_shadow(
-        self, definition: bytes
-    ) -> Callable[[], tuple[DefinableMachine | None, int, int]] | None:
-        """Put a definition on trial, and return the job that copies the state for it.
-
-        What the job returns goes to `Shadow.copied` of the shadow that stands here now. None:
-        this machine has no definition.
-        """
-        if not self.ready or not isinstance(self.machine, DefinableMachine):
-            return None
-        self.shadow = Shadow(definition, self.applied_index)
-        return copy_under(self.settings.new_machine, self.machine.snapshot(), definition)
-
     def transfer(self, target: ReplicaId) -> GroupRefused | None:
         """Hand the leadership over; None says that it began."""
         return self.group.transfer(target)
@@ -345,33 +346,17 @@ class Replica:
         New segments and snapshots use the newest epoch of `keys` by themselves; an old epoch
         can be retired when a snapshot under the new one covers what was written under it.
         """
-        self._snapshots.emit()
+        self.snapshots.emit()
 
     def seal_segment(self) -> None:
         """Close the open segment, so that it can be archived; the next append opens another."""
         if self.ready:
             self._disk.submit(self.log.plan_seal(), lambda: None)
 
-    def hold_log(self, through: LogIndex | None) -> None:
-        """Keep every entry above `through`, whatever a snapshot covers; None lets go of it.
-
-        Who asks must let go some day: until then the log grows, and no newer snapshot is emitted.
-        """
-        self.group.snapshots.hold_through = through
-
-    def allow_deltas(self, *, allowed: bool) -> None:
-        """Open or close the gate of incremental snapshots; it is shut at first."""
-        self._snapshots.deltas_allowed = allowed
-
-    @property
-    def emission_clock(self) -> EmissionClock | None:
-        """When time makes a snapshot due, and how its chain stands; None: it never does."""
-        return self._snapshots.clock
-
     @property
     def catalog(self) -> Catalog:
         """The authorised snapshots."""
-        return self._snapshots.catalog
+        return self.snapshots.catalog
 
     def stream_view(
         self, partition: int, from_index: int, bytes_max: int | None = None
@@ -384,41 +369,8 @@ class Replica:
         """
         if self.streams is None:
             raise UnknownStream("this group has no streams", partition=partition)
-        return self.streams.view(partition, from_index, bytes_max, self._durable_indices)
-
-    def _durable_indices(self) -> dict[ReplicaId, int]:
-        """Say how far each voter's log is durable; nothing where another leads."""
-        core = self.group.core
-        if not self.leads:
-            return {}
-        mine = self.identity.replica_id
-        return {
-            voter: core.local_wal_durable_index
-            if voter == mine
-            else core.progress[voter].durable_index
-            for voter in core.config.voters
-            if voter == mine or voter in core.progress
-        }
-
-    def stream_master(self, partition: int) -> ReplicaId | None:
-        """Return the partition's master among the voters, by its policy. Raises UnknownStream."""
-        if self.streams is None:
-            raise UnknownStream("this group has no streams", partition=partition)
-        files = self.streams.store.files(partition)
-        voters = self.group.core.config.voters
-        return choose_master(files.definition.master_policy(), files.partition, voters)
-
-    def take_stream_news(self) -> set[int]:
-        """Return the partitions of streams that changed since this or `take` was last asked."""
-        return set() if self.streams is None else self.streams.take_news()
-
-    def install_progress(self) -> tuple[int, int]:
-        """Return how many chunks an installation lacks, and how many it has; 0 where none runs."""
-        return self._snapshots.install_progress()
-
-    def emission_clause(self) -> EmissionClause | None:
-        """Name what keeps a snapshot from being emitted now; the emission asks the same."""
-        return self._snapshots.emission_clause(self.applied_index)
+        durable = self.group.durable_indices if self.leads else dict[ReplicaId, int]
+        return self.streams.view(partition, from_index, bytes_max, durable)
 
     # The disk's word.
 
@@ -436,7 +388,7 @@ class Replica:
 
     def stream_disk_failed(self, token: DiskToken, error: Exception) -> None:
         """Stop for good, as for a plan of the log: what the files hold is not known any more."""
-        self._fail(f"the disk failed at plan {token} of the streams: {error}")
+        self.stop_for_good(f"the disk failed at plan {token} of the streams: {error}")
 
     def write_delayed(self, number: int, waited_ms: float) -> None:
         """Take the end of an output's `delay`: what waited is written now.
@@ -452,7 +404,7 @@ class Replica:
         Whatever this replica acknowledged before stands. Nothing leaves it from now on; only
         `open`, which reads the disk, may start it again.
         """
-        self._fail(f"the disk failed at plan {token}: {error}")
+        self.stop_for_good(f"the disk failed at plan {token}: {error}")
 
     def disk_read(self, token: ReadToken, found: object) -> None:
         """Take what a job read."""
@@ -465,29 +417,16 @@ class Replica:
             self._reader.fail(token, error)
 
     def log_damaged(self, detail: str) -> None:
-        """Stop for good: a scrub found bytes that are not what was written.
+        """Stop for good: `open` will refuse, and `rejoin` is the way on."""
+        self.damaged("the log", detail)
 
-        `open` will refuse, and `rejoin` is the way on.
-        """
-        self._damaged(f"the log is damaged: {detail}")
-
-    def snapshot_damaged(self, detail: str) -> None:
-        """Stop for good: a start would not find the snapshot that the log begins behind."""
-        self._damaged(f"a snapshot is damaged: {detail}")
-
-    def stream_damaged(self, detail: str) -> None:
-        """Stop for good: bytes of a stream are not what was written; peers have them."""
-        self._damaged(f"a stream is damaged: {detail}")
-
-    def _damaged(self, reason: str) -> None:
+    def damaged(self, what: str, detail: str) -> None:
+        """Stop for good: bytes of the log, a snapshot or a stream are not what was written."""
         self.is_damaged = self.is_damaged or self.failed is None
-        self._fail(reason)
+        self.stop_for_good(f"{what} is damaged: {detail}")
 
     def stop_for_good(self, reason: str) -> None:
-        """Stop because the driver cannot answer for this replica any more, and say why."""
-        self._fail(reason)
-
-    def _fail(self, reason: str) -> None:
+        """Stop, and say why; the first reason stands. Only `open` may start it again."""
         if self.failed is not None:
             return
         was_leading = self.leads
@@ -514,17 +453,7 @@ class Replica:
         """
         if not self.ready:
             return self.failed is None or not self._failure_told
-        return (
-            (self._proposals.waiting > 0 and not self._writing.is_busy)
-            or self.group.has_output()
-            or bool(self._proposals.outcomes)
-            or self._disk.has_fresh
-            or self._reader.has_fresh
-            or self._read_gate.waits
-            or self._writing.waits
-            or self._snapshots.has_work
-            or (self.streams is not None and self.streams.has_work)
-        )
+        return self._turn.has_work
 
     def take(self, *, plan_later: bool = False) -> ReplicaOutput:
         """Return all that must happen now, once; equal inputs give equal outputs.
@@ -533,21 +462,9 @@ class Replica:
         next input. To encode and to seal takes time, in which the peers can have the messages.
         """
         output = ReplicaOutput()
-        assert not self._unplanned, "take_disk comes before the next output"
+        assert not self._turn.unplanned, "take_disk comes before the next output"
         if self.ready:
-            self._propose_waiting()
-            output.more = self._proposals.waiting > 0 and not self._writing.is_busy
-            found = self.group.take()
-            if plan_later and not self._writing.may_delay and _only_appends(found):
-                self._unplanned, found.appends = found.appends, []
-            self._carry(found, output)
-            output.delay = self._writing.write_due()
-            self._snapshots.advance(self.machine, self.applied_index)
-            output.transfers, self._snapshots.transfers = self._snapshots.transfers, []
-            if self.streams is not None:
-                self.streams.advance()
-                output.stream_disk = self.streams.disk.take()
-                output.stream_news = self.streams.take_news()
+            self._turn.run(output, plan_later=plan_later)
         output.disk = self._disk.take()
         output.disk_reads = self._reader.take()
         output.replies = self._proposals.take()
@@ -559,10 +476,9 @@ class Replica:
 
     def take_disk(self) -> list[DiskWork]:
         """Return the plans that `take` has left for later."""
-        batches, self._unplanned = self._unplanned, []
         if self.ready:
-            for batch in batches:
-                self._writing.append(batch)
+            self._turn.plan_rest()
+        self._turn.unplanned.clear()
         return self._disk.take()
 
     def catch_up(self, *, bytes_max: int | None = None) -> bool:
@@ -572,128 +488,9 @@ class Replica:
         ack waits for the machine. With `bytes_max` it applies about so much, and `is_behind` says
         whether something is left.
         """
-        entries, self._unapplied = self._unapplied, []
-        if not entries or not self.ready:
-            return False
-        if bytes_max is not None:
-            share = _entries_within(entries, bytes_max)
-            entries, self._unapplied = entries[:share], entries[share:]
-        self._apply(entries)
-        return True
+        return self.ready and self.applying.catch_up(bytes_max)
 
     @property
     def is_behind(self) -> bool:
         """Whether it has put off to apply something."""
-        return bool(self._unapplied) and self.ready
-
-    def _propose_waiting(self) -> None:
-        """Make one entry of all that waits, unless the disk has enough to do already."""
-        if not self._proposals.waiting or self._writing.is_busy:
-            return
-        batches, payloads = self._proposals.take_waiting(self.settings.batch_bytes_max)
-        answer = self.group.propose(payloads)
-        if isinstance(answer, ProposalAccepted):
-            self._proposals.accepted(answer, batches)
-            return
-        request_ids = [request for batch in batches for request in batch]
-        if answer.reason is ProposalRefusal.NOT_LEADER:
-            self._proposals.outcomes.append(NotLeader(request_ids, answer.leader_id))
-        else:
-            self._proposals.outcomes.append(RequestsRefused(request_ids, answer.reason))
-
-    def _carry(self, found: Output, output: ReplicaOutput) -> None:
-        """Turn what the group wants into what the driver does, in the group's order."""
-        if found.hard_state is not None or found.install is not None:
-            self._writing.write_waiting()  # what waits comes before them in the group's order
-        if found.hard_state is not None:
-            self._persist(found.hard_state)
-        for batch in found.appends:
-            self._writing.append(batch)
-        if found.install is not None:
-            self._snapshots.install(found.install)
-        output.messages = found.messages
-        output.snapshot_sends = found.snapshot_sends
-        for fetch in found.fetches:
-            self._fetching.begin(fetch)
-        if found.apply:
-            self._unapplied += found.apply
-        if self._unapplied and self.group.core.leads:
-            self.catch_up()
-        if found.acked is not None:
-            self._proposals.acked(found.acked)
-        self._proposals.release()
-        if found.role is not None:
-            self._role_changed(found.role)
-        if found.reads:
-            self._read_gate.answered(found.reads, self.leader_id)
-        self._read_gate.serve(self.applied_index)
-        if found.emit_snapshot is not None:
-            self._snapshots.emit()
-        if found.compact_through is not None:
-            self._snapshots.compact(found.compact_through)
-        output.publish_proof = found.publish_proof
-        output.record_membership = found.record_membership
-        output.role = found.role
-        output.notes = found.notes
-
-    def _persist(self, persist: PersistHardState) -> None:
-        receipt = HardStateStored(persist.seq)
-        self._disk.submit(plan_hard_state(persist.state), lambda: self.group.stored(receipt))
-
-    def _apply(self, entries: list[Entry]) -> None:
-        clock = self.settings.measuring_clock
-        began = clock() if clock is not None else 0.0
-        self._apply_entries(entries)
-        if clock is not None:
-            self.apply_seconds.append(clock() - began)
-
-    def _apply_entries(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            replies = apply_entry(self.machine, entry)
-            if self.streams is not None:
-                machine = cast("StreamMachine", self.machine)  # to ask costs more than to apply
-                self.streams.feed(entry.index, machine.take_stream_changes())
-            if entry.kind is EntryKind.DATA:
-                self._proposals.applied(entry, replies)
-                if self.shadow is not None:
-                    self.shadow.offer(entry.index, commands_of(entry), replies)
-            elif entry.kind is EntryKind.DEFINE_ACTIVATE:
-                self.shadow = None  # it was a trial against the rules before
-        self.applied_index = entries[-1].index
-        # The state is as durable as the log and the snapshot that it is rebuilt from.
-        self.group.applied(self.applied_index, self.applied_index)
-
-    def _installed(self, install: SnapshotInstall, machine: StateMachine) -> None:
-        """Take the restored machine into use: the log stands on its snapshot now."""
-        self.catch_up()
-        if install.base_index > self.applied_index:
-            self.machine = machine
-            self.applied_index = install.base_index
-            if self.streams is not None:
-                self.streams.installed(machine, install.base_index)
-            self.shadow = None  # it has not seen what the snapshot brought
-
-    def _role_changed(self, change: RoleChange) -> None:
-        term = change.term if change.role is Role.LEADER else None
-        self._proposals.lose(term, change.leader_id)
-
-
-def _entries_within(entries: list[Entry], bytes_max: int) -> int:
-    """Return how many of the first entries have so many bytes together; one at least."""
-    total = 0
-    for number, entry in enumerate(entries):
-        total += len(entry.payload)
-        if total > bytes_max:
-            return max(1, number)
-    return len(entries)
-
-
-def _only_appends(found: Output) -> bool:
-    """Say whether an output has appends, and nothing that must be planned in order with them."""
-    return (
-        bool(found.appends)
-        and found.hard_state is None
-        and found.install is None
-        and found.emit_snapshot is None
-        and found.compact_through is None
-    )
+        return self.applying.is_behind and self.ready

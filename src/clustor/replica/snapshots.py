@@ -116,6 +116,13 @@ class ReplicaSnapshots:
         """Ask for a snapshot of the applied state, behind which the log can go."""
         self._emit_waits = _Wanted(SnapshotKind.FULL, compacts=True)
 
+    def hold_log(self, through: LogIndex | None) -> None:
+        """Keep every entry above `through`, whatever a snapshot covers; None lets go of it.
+
+        Who asks must let go some day: until then the log grows, and no newer snapshot is emitted.
+        """
+        self._group.snapshots.hold_through = through
+
     def _look_at_clock(self, clock: EmissionClock, machine: StateMachine) -> None:
         core = self._group.core
         due = clock.look(

@@ -422,7 +422,8 @@ class Node:
         for group in behind:
             if group.replica.catch_up(bytes_max=TURN_BYTES_MAX):
                 service = self.hosted_by[group.partition_id]
-                news = ReplicaOutput(stream_news=group.replica.take_stream_news())
+                streams = group.replica.streams
+                news = ReplicaOutput(stream_news=streams.take_news() if streams else set())
                 group.answer_for(partial(service.on_output, group, news))
             if group.replica.is_behind:
                 self._behind[group] = None

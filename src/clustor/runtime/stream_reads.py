@@ -152,7 +152,7 @@ class StreamReads:
                     continue
             return await self._pinned(take(), read)
         except (ChecksumMismatch, AuthenticationFailed) as damage:
-            replica.stream_damaged(str(damage))
+            replica.damaged("a stream", str(damage))
             raise
         finally:
             self._reads -= 1

@@ -296,7 +296,7 @@ class ReplicaDriver:
     def _begin(self) -> None:
         self._planned = self._opened = view_of(self.running)
         self._was_ready = False
-        self.running.allow_deltas(allowed=True)
+        self.running.snapshots.deltas_allowed = True
         self.turn()
 
     def stop(self, *, power_lost: bool) -> None:

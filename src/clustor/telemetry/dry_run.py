@@ -98,7 +98,7 @@ def _share_at(lag_bytes: int, numbers: LagNumbers) -> float:
 def rehearse_snapshot(replica: Replica) -> DryRunReport:
     """Rehearse the emission of a full snapshot, and how far the log could be forgotten."""
     core = replica.group.core
-    clause = replica.emission_clause()
+    clause = replica.snapshots.emission_clause(replica.applied_index)
     newest = replica.catalog.newest
     base = newest.manifest.base_index if newest is not None else 0
     fresh = core.log.bytes_through(core.applied_index) - core.log.bytes_through(core.log.base_index)

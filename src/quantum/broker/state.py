@@ -91,16 +91,7 @@ class BrokerState:
         """Counts the sessions that were ever made here, so that no epoch comes twice."""
         self.attachments = 0
         """Counts the connections that sessions ever had, so that no number comes twice."""
-        self.routing_epoch = 0
-        """Counts the rings that the tenant had; 0: the one it was made with."""
-        self.prg_count = settings.prg_count
-        """How many partitions the ring of this epoch has."""
-        self.is_open = settings.prg < settings.prg_count
-        """Whether this partition owns what the ring says: a fresh one does not until it opens."""
-        self.move: Move | None = None
-        """The change of the ring that is under way here."""
-        self.leaving: dict[bytes, None] = {}
-        """Sessions that this change takes away; they are fenced until then."""
+        self._place_in_ring(settings)
         self.sessions: dict[bytes, Session] = {}
         self.groups: dict[tuple[bytes, bytes], ShareGroup] = {}
         self.routes = Routes(self.sessions, self.groups)
@@ -129,8 +120,6 @@ class BrokerState:
         """What becomes of messages for a session without room (C24)."""
         self.dropped_full: dict[int, int] = {}
         """How many messages full queues cost, by the choice that was in force."""
-        self.ending: dict[bytes, None] = {}
-        """Sessions that end with the command that is being applied; empty between two."""
         self.full_stores: set[int] = set()
         """Partitions whose queues hold all that they may, this one included."""
         self.replaying: dict[bytes, None] = {}
@@ -144,22 +133,41 @@ class BrokerState:
         """A heap of when retained messages expire; what was replaced meanwhile does no harm."""
         self.dropped = 0
         """How many messages were dropped because they expired or nobody was left to have them."""
+        self.streams = StreamTable()
+        """What is kept by offset here, and how far it reaches."""
+        self.sections: dict[int, BrokerSection] = {}
+        """The other parts of this partition's machine, by the family of their commands."""
+        self._begin_passing()
+        for make in sections:
+            self._add_section(make)
+
+    def _place_in_ring(self, settings: BrokerSettings) -> None:
+        """Stand where the tenant's first ring has this partition."""
+        self.routing_epoch = 0
+        """Counts the rings that the tenant had; 0: the one it was made with."""
+        self.prg_count = settings.prg_count
+        """How many partitions the ring of this epoch has."""
+        self.is_open = settings.prg < settings.prg_count
+        """Whether this partition owns what the ring says: a fresh one does not until it opens."""
+        self.move: Move | None = None
+        """The change of the ring that is under way here."""
+        self.leaving: dict[bytes, None] = {}
+        """Sessions that this change takes away; they are fenced until then."""
+
+    def _begin_passing(self) -> None:
+        """Hold nothing that passes: what a command under way brings, and what leaves by it."""
+        self.ending: dict[bytes, None] = {}
+        """Sessions that end with the command that is being applied; empty between two."""
         self.effects: list[Effect] | None = None
         """None where nobody wants to know: this replica does not lead."""
         self.changes: Changes = UNHEARD
         """What changed since the newest mark, by key; of no replica's state (`changes`)."""
-        self.streams = StreamTable()
-        """What is kept by offset here, and how far it reaches."""
         self.captured: dict[Stream, list[bytes]] = {}
         """What the command that is being applied brought for streams; empty between two."""
         self.stream_changes: list[StreamChange] | None = None
         """What became of streams since somebody asked; None where nobody keeps their files."""
-        self.sections: dict[int, BrokerSection] = {}
-        """The other parts of this partition's machine, by the family of their commands."""
         self.section_items: deque[tuple[int, bytes]] = deque()
         """What sections sent to themselves with the command that is being applied."""
-        for make in sections:
-            self._add_section(make)
         self.wills: list[tuple[int, Message]] | None = None
         """Wills that were said about topics of this partition, and when: the log has no record
         of them. None where nobody wants to know."""

@@ -106,7 +106,7 @@ class Archiving:
         self._lanes.append((prg, self._lane(prg)))
 
     def _lane(self, prg: PartitionLeader) -> Lane:
-        prg.group.replica.hold_log(LogIndex(0))  # until the archive was read
+        prg.group.replica.snapshots.hold_log(LogIndex(0))  # until the archive was read
         archiver = PrgArchiver(
             self._objects,
             self._node.settings.keys,
@@ -127,7 +127,7 @@ class Archiving:
         for number, group in sorted(self._node.groups.items()):
             if number in tenants:
                 continue
-            group.replica.hold_log(LogIndex(0))  # until the archive was read
+            group.replica.snapshots.hold_log(LogIndex(0))  # until the archive was read
             name = "control" if number == CONTROL_PARTITION else "kv"
             archiver = PrgArchiver(
                 objects,
@@ -264,7 +264,7 @@ class _GroupPort:
 
     def hold(self, through: int | None) -> None:
         wanted = None if through is None else LogIndex(through)
-        self._archiving.ask(lambda: self._group.replica.hold_log(wanted))
+        self._archiving.ask(lambda: self._group.replica.snapshots.hold_log(wanted))
 
     def seal(self) -> None:
         self._archiving.ask(self._seal)

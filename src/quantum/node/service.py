@@ -22,10 +22,10 @@ from clustor.runtime.pki.identity import NodeId
 from clustor.security import AuditEvent
 from clustor.wall_clock import wall_clock_ms
 from quantum.broker import Broker
-from quantum.broker.items import decode_item
 from quantum.edge.lobby import Lobby
 from quantum.edge.ports import ConnectionPeer, Transport, WirePort
 from quantum.mesh import link
+from quantum.mesh.peer_words import PeerWords
 from quantum.mesh.relay import RelayEntry
 from quantum.mesh.relays import Relays
 from quantum.mesh.tenant import Tenant
@@ -126,7 +126,9 @@ class BrokerService:
         self.adapters: tuple[Adapter, ...] = (self.mqtt, self.kafka, self.amqp)
         """The protocols that clients speak here."""
         self.relays = Relays(self, self._incarnation, self.mqtt.relayed_connection)
-        self._words = {kind: call for each in self.adapters for kind, call in each.words.items()}
+        self._words = PeerWords(
+            self, {kind: call for each in self.adapters for kind, call in each.words.items()}
+        )
         self._number = node.serve(self)
 
     @property
@@ -334,7 +336,7 @@ class BrokerService:
         if lost:
             self._begin_link_anew(peer)
         for each in said:
-            self._on_said(peer, each)
+            self._words.on_said(peer, each)
 
     def on_peer_lost(self, peer: NodeId) -> None:
         out = self._links_out.get(peer)
@@ -456,45 +458,6 @@ class BrokerService:
         """Let another node serve a client that came here."""
         return self.relays.open(wire, peer, prg, node, client_id, data)
 
-    def _on_said(self, peer: int, said: link.Said) -> None:
-        match said:
-            case link.RelayData() | link.RelayEnd() | link.RelayTaken():
-                self.relays.on_said(peer, said)
-            case link.RelayOpen():
-                self.relays.on_open(peer, said)
-            case link.RelayExpelled():
-                self.relays.on_expelled(peer, said)
-            case link.ForwardedPublishes():
-                self._on_forwarded(peer, said)
-            case link.ForwardsDone():
-                self._on_forwards_done(said)
-            case link.ForwardsHeld():
-                prg = self.find_partition(said.tenant, said.origin)
-                if prg is not None and prg.leading:
-                    prg.note_blocked(said.owner, said.reason)
-            case link.Items():
-                prg = self.find_partition(said.tenant, said.prg)
-                if prg is not None and prg.leading:
-                    items = [decode_item(item) for item in said.items]
-                    prg.receive_items(said.origin, said.first, items, said.base)
-            case link.ItemsTaken():
-                prg = self.find_partition(said.tenant, said.origin)
-                if prg is not None and prg.leading:
-                    prg.items_taken(said.prg, said.through)
-            case link.AskedCommand() | link.AnsweredCommand():
-                self._on_ask(peer, said)
-            case _:
-                self._words[type(said)](peer, said)
-
-    def _on_ask(self, peer: int, said: link.AskedCommand | link.AnsweredCommand) -> None:
-        tenant = self._by_life.get(said.tenant)
-        if tenant is None:
-            return  # it ends with the link, or when its asker gives up
-        if isinstance(said, link.AskedCommand):
-            tenant.asks.on_asked(peer, said)
-        else:
-            tenant.asks.on_answered(peer, said)
-
     def knows_full_queues(self, prg: PartitionLeader) -> bool:
         """Say whether every replica of a partition can apply another choice for full queues."""
         return self.members_know(prg, CommandGate.FULL_QUEUES)
@@ -517,32 +480,13 @@ class BrokerService:
         control = self._node.control
         return control is None or not lacking_nodes(control.state(), gate, (node,))
 
+    def find_tenant(self, life: str) -> Tenant | None:
+        """Return a tenant by its name between nodes."""
+        return self._by_life.get(life)
+
     def find_partition(self, life: str, number: int) -> PartitionLeader | None:
         """Return a partition that is hosted here, by its tenant's name between nodes."""
         tenant = self._by_life.get(life)
         if tenant is None or not 0 <= number < len(tenant.prgs):
             return None
         return tenant.prgs[number]
-
-    def _on_forwarded(self, peer: int, said: link.ForwardedPublishes) -> None:
-        prg = self.find_partition(said.tenant, said.owner)
-        if prg is None or not prg.leading:
-            return  # its sender sends again when it knows who leads
-        if prg.blocked_reason and self.knows(peer, CommandGate.FORWARDS_HELD):
-            why = prg.blocked_reason
-            self.say(peer, link.ForwardsHeld(said.tenant, said.origin, said.owner, why), 64)
-
-        def done(first: int, through: int, refused: list[tuple[int, int]]) -> None:
-            answer = link.ForwardsDone(
-                said.tenant, said.origin, said.owner, said.term, first, through, refused
-            )
-            self.say(peer, answer, 64)
-
-        prg.publish_passed(said.origin, said.term, said.first, said.records, done)
-
-    def _on_forwards_done(self, said: link.ForwardsDone) -> None:
-        prg = self.find_partition(said.tenant, said.origin)
-        if prg is not None and prg.leading and prg.term == said.term:
-            forwards = prg.forwards.get(said.owner)
-            if forwards is not None:
-                forwards.done(said.first, said.through, said.refused)

@@ -129,12 +129,12 @@ class Cluster:
             bootstrap=self.bootstrap if node.id in self.bootstrap.voters else None,
             now_ms=self.now_ms,
         )
-        node.up.allow_deltas(allowed=self.deltas_allowed)
+        node.up.snapshots.deltas_allowed = self.deltas_allowed
         self.turn(node)
 
     def open(self, node: Node) -> None:
         node.replica = Replica.open(self.settings(), node.disk, node.home, now_ms=self.now_ms)
-        node.up.allow_deltas(allowed=self.deltas_allowed)
+        node.up.snapshots.deltas_allowed = self.deltas_allowed
         self.turn(node)
 
     def crash(self, node: Node) -> None:

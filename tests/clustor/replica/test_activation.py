@@ -78,8 +78,8 @@ def test_a_replica_feeds_its_shadow_until_a_definition_comes_into_force() -> Non
     leader = cluster.leader()
     cluster.propose(leader, (1, put("a", "1234")))
     cluster.settle()
-    job = leader.up.begin_shadow(SMALL)
-    shadow = leader.up.shadow
+    job = leader.up.applying.begin_shadow(SMALL)
+    shadow = leader.up.applying.shadow
     assert job is not None and isinstance(shadow, Shadow)
     cluster.propose(leader, (2, put("b", "12345")))
     cluster.settle()
@@ -92,4 +92,4 @@ def test_a_replica_feeds_its_shadow_until_a_definition_comes_into_force() -> Non
     assert isinstance(leader.up.propose_activation(ACTIVATION), ProposalAccepted)
     cluster.turn(leader)
     cluster.settle()
-    assert leader.up.shadow is None
+    assert leader.up.applying.shadow is None

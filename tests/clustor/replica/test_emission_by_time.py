@@ -58,7 +58,7 @@ def test_time_makes_full_ones_and_deltas_due_and_the_log_stays() -> None:
     for node in cluster.nodes.values():
         assert {SnapshotKind.FULL, SnapshotKind.DELTA} <= set(kinds(node)), kinds(node)
         assert node.up.group.core.log.base_index == 0, "time alone deletes nothing"
-        clock = node.up.emission_clock
+        clock = node.up.snapshots.clock
         assert clock is not None and clock.chain is DeltaChainState.HEALTHY
     digest = cluster.leader().up.machine.digest()
     restart_all(cluster)
@@ -100,7 +100,7 @@ def test_without_leave_there_are_full_ones_only(why: str) -> None:
     cluster = Cluster(3, cadence=CADENCE)
     if why == "gate":
         for node in cluster.nodes.values():
-            node.up.allow_deltas(allowed=False)
+            node.up.snapshots.deltas_allowed = False
     cluster.leader()
     for turn in range(40):
         if why == "fallback":

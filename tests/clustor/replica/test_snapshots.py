@@ -53,13 +53,13 @@ def test_a_held_log_keeps_its_entries_until_it_is_let_go() -> None:
     cluster = Cluster(3, profile=EAGER)
     leader = cluster.leader()
     for node in cluster.nodes.values():
-        node.up.hold_log(LogIndex(10))
+        node.up.snapshots.hold_log(LogIndex(10))
     fill(cluster, leader, 0, 60)
     cluster.run(500)
     for node in cluster.nodes.values():
         assert node.up.group.core.log.base_index == 10
         assert node.up.log.entries.base_index <= 10
-        node.up.hold_log(None)
+        node.up.snapshots.hold_log(None)
     cluster.run(500)
     for node in cluster.nodes.values():
         assert node.up.group.core.log.base_index > 10

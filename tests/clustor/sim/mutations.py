@@ -19,11 +19,11 @@ from clustor.log.steps import Plan, Sync, WriteFile
 from clustor.log.types import LogIndex
 from clustor.raft.core import Core
 from clustor.raft.durability import Durability
-from clustor.raft.group import Group
 from clustor.raft.hard_state import HardState
 from clustor.raft.hold import HardStateHold
 from clustor.raft.membership import Membership
 from clustor.raft.messages import Outbound
+from clustor.raft.outbox import GroupOutbox
 from clustor.raft.output import Acked, LogAppend, Output, PersistHardState
 from clustor.raft.quorum import UNBOUNDED
 from clustor.raft.reads import FailedClause
@@ -34,6 +34,7 @@ from clustor.replica.installing import Installing
 from clustor.replica.proposals import Proposals
 from clustor.replica.replica import Replica
 from clustor.replica.snapshots import ReplicaSnapshots
+from clustor.replica.turn import ReplicaTurn
 from clustor.replica.types import DiskToken, NotLeader
 from clustor.replica.writing import Writing
 from tests.clustor.sim import stories
@@ -53,17 +54,17 @@ class Mutation:
 
 def _vote_not_persisted(patch: Patch) -> None:
     """A hard state of a term that is known already is taken for durable at once."""
-    original = Replica._persist
+    original = ReplicaTurn._persist
     written: dict[int, int] = {}
 
-    def persist(self: Replica, found: PersistHardState) -> None:
+    def persist(self: ReplicaTurn, found: PersistHardState) -> None:
         if written.get(id(self)) == found.state.term:
-            self._disk.submit((), lambda: self.group.stored(HardStateStored(found.seq)))
+            self.disk.submit((), lambda: self.group.stored(HardStateStored(found.seq)))
             return
         written[id(self)] = found.state.term
         original(self, found)
 
-    patch.setattr(Replica, "_persist", persist)
+    patch.setattr(ReplicaTurn, "_persist", persist)
 
 
 def _messages_do_not_wait(patch: Patch) -> None:
@@ -116,20 +117,20 @@ def _joint_forgets_the_old(patch: Patch) -> None:
 
 def _leader_alone_is_enough(patch: Patch) -> None:
     """What is on the leader's own disk is applied and acknowledged."""
-    original = Group._take_leader
+    original = GroupOutbox._take_leader
 
-    def take(self: Group, output: Output) -> None:
+    def take(self: GroupOutbox, output: Output) -> None:
         original(self, output)
         output.acked = Acked(self.core.hard.term, self.core.local_wal_durable_index)
 
-    def limit(self: Group) -> LogIndex:
+    def limit(self: GroupOutbox) -> LogIndex:
         core = self.core
         if core.leads:
             return core.local_wal_durable_index
         return min(core.commit_index, core.local_wal_durable_index)
 
-    patch.setattr(Group, "_take_leader", take)
-    patch.setattr(Group, "_apply_limit", limit)
+    patch.setattr(GroupOutbox, "_take_leader", take)
+    patch.setattr(GroupOutbox, "_apply_limit", limit)
 
 
 def _replies_do_not_wait(patch: Patch) -> None:
@@ -149,7 +150,7 @@ def _replies_do_not_wait(patch: Patch) -> None:
 
 def _apply_before_durable(patch: Patch) -> None:
     """Entries are applied when the log has them, committed or not."""
-    patch.setattr(Group, "_apply_limit", lambda self: self.core.log.last_index)
+    patch.setattr(GroupOutbox, "_apply_limit", lambda self: self.core.log.last_index)
 
 
 def _without_syncs_of(files: str) -> Callable[[Patch], None]:

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from clustor.raft.group import Group
+from clustor.raft.outbox import GroupOutbox
 from quantum.cli.sim import sim
 
 RUNNER = CliRunner()
@@ -53,7 +53,7 @@ def test_several_processes_end_when_the_time_is_over() -> None:
 
 def test_a_violation_is_exit_code_1_and_can_be_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what is merely in the log applied, even a calm cluster breaks its promises."""
-    monkeypatch.setattr(Group, "_apply_limit", lambda self: self.core.log.last_index)
+    monkeypatch.setattr(GroupOutbox, "_apply_limit", lambda self: self.core.log.last_index)
     code, lines = run("--seed", "2", "--seeds", "1", "--shrink")
     assert code == 1
     assert lines[0]["violation"] is not None

@@ -32,7 +32,7 @@ class LabReplica:
     """A group of one: it leads, and what it is given is committed at once."""
 
     failed: str | None = None
-    apply_seconds: tuple[float, ...] = ()  # nobody has given a clock
+    applying = SimpleNamespace(seconds=())  # nobody has given a clock
 
     def __init__(self, machine: Broker) -> None:
         self.machine = machine

@@ -116,7 +116,7 @@ def _state(hosted: HostedGroup, running: str) -> str:
 
 def _snapshots(hosted: HostedGroup) -> dict[str, Any]:
     replica = hosted.replica
-    clock, newest = replica.emission_clock, replica.catalog.newest
+    clock, newest = replica.snapshots.clock, replica.catalog.newest
     found: dict[str, Any] = {"delta_chain_state": "" if clock is None else str(clock.chain)}
     if newest is not None:
         found["snapshot_base_index"] = newest.manifest.base_index

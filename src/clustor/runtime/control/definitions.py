@@ -82,7 +82,7 @@ class Definitions:
             self._forget(group)
             return
         await self._begin(group, barrier, bundle)
-        shadow = group.replica.shadow
+        shadow = group.replica.applying.shadow
         report = ReportWarmup(
             node_id=int(self._node.node_id),
             partition_id=int(group.partition_id),
@@ -99,7 +99,7 @@ class Definitions:
         self, group: HostedGroup, barrier: ActivationBarrier, bundle: DefinitionBundle
     ) -> None:
         """Stage a bundle and begin its shadow; each barrier has a trial of its own."""
-        shadow = group.replica.shadow
+        shadow = group.replica.applying.shadow
         is_begun = self._trials.get(group.partition_id) == barrier.barrier_id
         if is_begun and shadow is not None and shadow.state is not ShadowState.OVERRUN:
             return
@@ -107,8 +107,10 @@ class Definitions:
         if definition is None:
             return  # said there; the next look tries again
         self._trials[group.partition_id] = barrier.barrier_id
-        job = group.replica.begin_shadow(definition)
-        shadow = group.replica.shadow
+        if not group.replica.ready:
+            return
+        job = group.replica.applying.begin_shadow(definition)
+        shadow = group.replica.applying.shadow
         if job is None or shadow is None:
             return  # a machine without definitions: it is never ready
         shadow.copied(*await asyncio.to_thread(job))
@@ -118,7 +120,7 @@ class Definitions:
 
     def _forget(self, group: HostedGroup) -> None:
         if self._trials.pop(group.partition_id, None) is not None:
-            group.replica.shadow = None
+            group.replica.applying.shadow = None
 
     async def _say(self, report: ReportWarmup) -> None:
         answer = await self._call(report)

@@ -6,7 +6,7 @@ at a gate, and by whom:
 
 | gate | while it is shut |
 | --- | --- |
-| SnapshotDeltaEnable | snapshots are whole ones (`Replica.allow_deltas`) |
+| SnapshotDeltaEnable | snapshots are whole ones (`ReplicaSnapshots.deltas_allowed`) |
 | GroupFsync | a leader appends no transition to it, and writes in Strict (`GroupFsyncClause`) |
 | PidAutoTuner | the gains of the profile hold (`Admission.allow_tuning`) |
 | ObserverAdmission | a placement with a new observer waits (`Steering`) |
@@ -68,6 +68,6 @@ def tell_groups(control: NodeControl, groups: Iterable[HostedGroup]) -> None:
     opened = open_gates(control)
     for group in groups:
         replica = group.replica
-        replica.allow_deltas(allowed=Feature.INCREMENTAL_SNAPSHOTS in opened)
+        replica.snapshots.deltas_allowed = Feature.INCREMENTAL_SNAPSHOTS in opened
         replica.group.allow_group_fsync(allowed=Feature.GROUP_FSYNC in opened)
         group.admission.allow_tuning(allowed=Feature.PID_AUTO_TUNER in opened)

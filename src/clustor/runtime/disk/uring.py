@@ -7,7 +7,6 @@ import os
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.beside import BlockingCalls, Closer, Ran, leading, run_all
 from clustor.runtime.disk.blocking import OPEN_FILES_MAX
 from clustor.runtime.disk.bulk import SyncFailure
+from clustor.runtime.disk.chain import CHAINABLE, RingJob, choose_links
 from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned, RingBroken
 from clustor.runtime.disk.files import NO_SLOT, UNKNOWN, FileTable, OpenFile
 from clustor.runtime.disk.pace import Pace, is_small
@@ -23,41 +23,10 @@ from clustor.runtime.disk.partition import Halves, Partition, SyncDurations, Syn
 from clustor.runtime.disk.ring import IoRing
 from clustor.runtime.disk.types import Completion, Downgrade, PlanToken
 
-CHAIN_STEPS_MAX = 64
 CHAINS_MAX = 256
 _MARK_BITS = 8
 LOOK_NS_MAX = 5_000_000
 """An owner that works for longer than this before it looks at the ring has looked late."""
-
-_CHAINABLE = (WriteFile, Sync)
-
-_OFFSET_MAX = 2**63 - 1
-
-_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-@dataclass(slots=True)
-class _Job:
-    """One plan under way."""
-
-    partition: Partition
-    plan: Plan
-    token: PlanToken
-    failures_seen: int
-    position: int = 0
-    """The first step that is not done."""
-    links: list[tuple[int, bool, OpenFile]] = field(default_factory=list)
-    """The chain under way: for each entry its step, whether it stands for the Sync behind it too,
-    and its file."""
-    buffers: list[int] = field(default_factory=list)
-    began_ns: int = 0
-    """When the kernel was given the chain under way; 0: it has none."""
-    busy_ns: int = 0
-    """What its owner's thread had worked in all by then."""
-    durations: list[int] = field(default_factory=list)
-    given_ns: int = 0
-    queued_ns: int = 0
-    seen_late_ns: int = 0
 
 
 class UringDisk:
@@ -95,12 +64,12 @@ class UringDisk:
         self._table.close_descriptor = self._closer.close_descriptor
         self._partitions: dict[int, Partition] = {}
         self._numbers = 0
-        self._chains: dict[int, _Job] = {}
+        self._chains: dict[int, RingJob] = {}
         self._chain_number = 0
-        self._ready: deque[_Job] = deque()
+        self._ready: deque[RingJob] = deque()
         """Jobs whose partition is free for them, in order."""
         self._beside = BlockingCalls(self._event)
-        self._lost: list[tuple[IoRing, list[_Job]]] = []
+        self._lost: list[tuple[IoRing, list[RingJob]]] = []
         """Broken rings and what they had under way: the kernel may still read these bytes."""
         self._done: list[Completion] = []
         self._pace = Pace()
@@ -140,7 +109,7 @@ class UringDisk:
         self._require_open()
         if alone and self.is_quick and is_small(plan):
             return self._run_here(partition, plan, token)
-        job = _Job(partition, plan, token, partition.failures_seen)
+        job = RingJob(partition, plan, token, partition.failures_seen)
         job.given_ns = time.monotonic_ns()
         if partition.busy:
             partition.waiting.append(job)
@@ -247,7 +216,7 @@ class UringDisk:
         while self._ready and len(self._chains) < CHAINS_MAX:
             self._start(self._ready.popleft())
 
-    def _start(self, job: _Job) -> None:
+    def _start(self, job: RingJob) -> None:
         job.queued_ns = time.monotonic_ns() - job.given_ns
         try:
             if job.partition.failures != job.failures_seen:
@@ -258,7 +227,7 @@ class UringDisk:
         else:
             self._advance(job)
 
-    def _advance(self, job: _Job) -> None:
+    def _advance(self, job: RingJob) -> None:
         """Start the job's next steps, in a chain or beside this thread, or end the job."""
         try:
             if job.position == len(job.plan):
@@ -276,7 +245,7 @@ class UringDisk:
 
     # Steps that block
 
-    def _begin_blocking(self, job: _Job) -> None:
+    def _begin_blocking(self, job: RingJob) -> None:
         """Run the next step in a thread, and those behind it that need nothing but names."""
         steps = leading(job.plan, job.position)
         try:
@@ -290,7 +259,7 @@ class UringDisk:
         )
 
     def _on_blocking_over(
-        self, job: _Job, steps: list[Step], halves: list[Halves], ran: Ran
+        self, job: RingJob, steps: list[Step], halves: list[Halves], ran: Ran
     ) -> None:
         try:
             for step, half, result, took in zip(
@@ -309,13 +278,13 @@ class UringDisk:
         else:
             self._advance(job)
 
-    def _settle_step(self, job: _Job, step: Step, half: Halves, result: Any) -> None:
+    def _settle_step(self, job: RingJob, step: Step, half: Halves, result: Any) -> None:
         try:
             half.settle(result)
         except (OSError, SyncRefused) as error:
             job.partition.refuse(job.position, step, error)
 
-    def _finish(self, job: _Job, error: DiskError | None) -> None:
+    def _finish(self, job: RingJob, error: DiskError | None) -> None:
         partition = job.partition
         if error is not None:
             partition.failures += 1
@@ -337,7 +306,7 @@ class UringDisk:
 
     # Many files at once
 
-    def _begin_bulk_sync(self, job: _Job, step: SyncFiles) -> bool:
+    def _begin_bulk_sync(self, job: RingJob, step: SyncFiles) -> bool:
         """Start it in a thread; False: there is nothing to do, or a blocking call shall say why."""
         try:
             files = job.partition.dirty_files(step)
@@ -351,7 +320,7 @@ class UringDisk:
         return bool(files)
 
     def _on_bulk_synced(
-        self, job: _Job, files: list[tuple[str, OpenFile]], failure: SyncFailure
+        self, job: RingJob, files: list[tuple[str, OpenFile]], failure: SyncFailure
     ) -> None:
         try:
             if failure is not None:
@@ -368,9 +337,9 @@ class UringDisk:
 
     # One chain
 
-    def _begin_chain(self, job: _Job) -> bool:
+    def _begin_chain(self, job: RingJob) -> bool:
         """Submit the longest chain that may start at the job's position; False: none may."""
-        job.links = self._links(job) if self._ring is not None else []
+        job.links = choose_links(job, self._file) if self._ring is not None else []
         if not job.links or self._ring is None:
             return False
         self._chain_number += 1
@@ -388,38 +357,6 @@ class UringDisk:
         self._chains[self._chain_number] = job
         return True
 
-    def _links(self, job: _Job) -> list[tuple[int, bool, OpenFile]]:
-        """Choose the chain's entries: up to the first Sync that cannot be folded into a write."""
-        links: list[tuple[int, bool, OpenFile]] = []
-        dirty: set[int] = set()
-        at = job.position
-        plan = job.plan
-        while at < len(plan) and len(links) < CHAIN_STEPS_MAX:
-            step = plan[at]
-            if not isinstance(step, _CHAINABLE):
-                break
-            file = self._file(job.partition, step.file)
-            if file is None:
-                break
-            if isinstance(step, Sync):
-                links.append((at, False, file))
-                break
-            if not _fits_ring(step):
-                break
-            if step.offset + len(step.data) > file.reserved:
-                job.partition.make_room(file, step.offset + len(step.data))
-            follower = plan[at + 1] if at + 1 < len(plan) else None
-            synced = isinstance(follower, Sync) and follower.file == step.file
-            # RWF_DSYNC covers only its own range: older bytes, and the end of the last page before
-            # a gap, which the kernel fills with zeros, need a whole sync.
-            folds = synced and not file.dirty and step.offset <= file.length
-            folds = folds and file.descriptor not in dirty
-            links.append((at, folds, file))
-            if not folds:
-                dirty.add(file.descriptor)
-            at += 2 if folds else 1
-        return links
-
     def _file(self, partition: Partition, name: str) -> OpenFile | None:
         """Return the file, registered where there is room; None: a blocking call shall say why."""
         try:
@@ -434,7 +371,7 @@ class UringDisk:
                 return None
         return file
 
-    def _add_entries(self, ring: IoRing, job: _Job, mark: int) -> None:
+    def _add_entries(self, ring: IoRing, job: RingJob, mark: int) -> None:
         last = len(job.links) - 1
         for link, (at, folds, file) in enumerate(job.links):
             step = job.plan[at]
@@ -469,63 +406,21 @@ class UringDisk:
         job.buffers.clear()
         failed_link = mark & ((1 << _MARK_BITS) - 1)
         try:
-            self._judge(job, failed_link, result)
+            if job.judge(failed_link, result):
+                self._count_syncs(job)
         except DiskError as error:
             self._finish(job, error)
         else:
             self._advance(job)
 
-    def _judge(self, job: _Job, link: int, result: int) -> None:
-        """Settle the entries up to the one that reported; raise when it failed."""
-        at, folds, _ = job.links[link]
-        step = job.plan[at]
-        whole = result == (len(step.data) if isinstance(step, WriteFile) else 0)
-        for done in job.links[: link + 1 if whole else link]:
-            self._note_synced(job, *done)
-        if whole:
-            assert link == len(job.links) - 1, "only the last entry reports success"
-            self._count_syncs(job)
-            job.position = at + 2 if folds else at + 1
-        elif isinstance(step, WriteFile):
-            self._on_partial_write(job, at, result, folds=folds)
-        else:
-            job.partition.fail(at, step, -result, sync=True)
-
-    def _note_synced(self, job: _Job, at: int, folds: bool, file: OpenFile) -> None:
-        step = job.plan[at]
-        if isinstance(step, Sync):
-            file.on_synced()
-        elif isinstance(step, WriteFile) and folds:
-            file.on_range_synced(step.offset + len(step.data))
-        else:
-            file.dirty = True
-
-    def _on_partial_write(self, job: _Job, at: int, result: int, *, folds: bool) -> None:
-        """Finish a short write, or tell a write that failed from a sync that failed."""
-        step = job.plan[at]
-        assert isinstance(step, WriteFile)
-        if result < 0 and not folds:
-            job.partition.fail(at, step, -result)
-        if result < 0 and -result not in _ROOM_ERRORS:
-            job.partition.fail(at + 1, job.plan[at + 1], -result, sync=True)
-        done = max(result, 0)
-        try:
-            job.partition.write(step.file, step.offset + done, step.data[done:])
-        except OSError as error:
-            job.partition.fail(at, step, error.errno or errno.EIO)
-        if result < 0:
-            # There was room for the bytes after all: it was their sync that had none.
-            job.partition.fail(at + 1, job.plan[at + 1], -result, sync=True)
-        job.position = at + 1
-
-    def _count_syncs(self, job: _Job) -> None:
+    def _count_syncs(self, job: RingJob) -> None:
         """Divide the chain's time evenly: the kernel does not say when its parts ended."""
         syncs = sum(1 for at, folds, _ in job.links if folds or isinstance(job.plan[at], Sync))
         if syncs:
             elapsed = time.monotonic_ns() - job.began_ns - self._looked_late_ns(job)
             job.durations.extend([max(0, elapsed) // syncs] * syncs)
 
-    def _looked_late_ns(self, job: _Job) -> int:
+    def _looked_late_ns(self, job: RingJob) -> int:
         """Return how long this thread worked on something else before it looked at the ring.
 
         The kernel does not say when a chain ended. That it was not over at the last look is known,
@@ -552,11 +447,6 @@ class UringDisk:
         for job in jobs:
             for at, _, _ in job.links:
                 step = job.plan[at]
-                assert isinstance(step, _CHAINABLE)
+                assert isinstance(step, CHAINABLE)
                 job.partition.fence(step.file, str(broken))
             self._finish(job, broken)
-
-
-def _fits_ring(step: WriteFile) -> bool:
-    """Say whether the ring can take this write as it stands; -1 would mean the file's position."""
-    return type(step.data) is bytes and 0 <= step.offset <= _OFFSET_MAX - len(step.data)

@@ -67,7 +67,7 @@ class FencedReplica(Replica):
     def fence(self, error: Exception) -> None:
         """Stop for good because of an error of our own; a second one changes nothing."""
         digest = contained.caught(PLACE, f"group {self.identity.partition_id}", error)
-        self._unplanned.clear()
+        self._turn.unplanned.clear()
         if self.failed is None:
             self.fault = f"{FENCED} ({type(error).__name__}, {digest})"
         self.stop_for_good(

@@ -418,5 +418,5 @@ class Scrubber:
         if replica is watched.replica and replica.ready:
             journal.error("group %d: the scrub found damage: %s", group.partition_id, problem)
             of_snapshot = isinstance(problem, CorruptSnapshot)
-            (replica.snapshot_damaged if of_snapshot else replica.log_damaged)(str(problem))
+            replica.damaged("a snapshot" if of_snapshot else "the log", str(problem))
             self._node.touch(group)

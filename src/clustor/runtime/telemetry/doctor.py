@@ -83,7 +83,7 @@ def _is_loopback(address: str) -> bool:
 
 def _group(node: Node, group: HostedGroup) -> dict[str, Any]:
     replica = group.replica
-    clock = replica.emission_clock
+    clock = replica.snapshots.clock
     core = replica.group.core
     newest = replica.catalog.newest
     lags = group.admission.lags() if replica.leads else {}

@@ -139,7 +139,9 @@ def reading_of(hosted: HostedGroup) -> GroupReading:
     )
     _read_cadence(hosted, reading)
     if reading.is_installing:
-        reading.install_chunks_missing, reading.install_chunks = replica.install_progress()
+        reading.install_chunks_missing, reading.install_chunks = (
+            replica.snapshots.install_progress()
+        )
     if replica.leads:
         _read_flow(hosted, reading)
     else:
@@ -154,7 +156,7 @@ def _strict_only_ms(hosted: HostedGroup) -> int:
 
 
 def _read_cadence(hosted: HostedGroup, reading: GroupReading) -> None:
-    clock = hosted.replica.emission_clock
+    clock = hosted.replica.snapshots.clock
     if clock is None:
         return
     reading.delta_emit_skew_ms = clock.delta_emit_skew_ms

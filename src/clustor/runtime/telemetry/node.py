@@ -116,8 +116,8 @@ class NodeTelemetry:
             watched.clock.looked(core.hard.term, core.log.last_index, core.wal_committed_index, now)
         if output.replies:
             self._count_replies(output)
-        if replica.apply_seconds:
-            self._count_applies(replica.apply_seconds)
+        if replica.applying.seconds:
+            self._count_applies(replica.applying.seconds)
         if core.installing is not None or watched.installing_since is not None:
             self._time_install(watched, now, is_on=core.installing is not None)
         if output.role is not None:

@@ -143,7 +143,7 @@ class GroupWhy:
     def _snapshot(self, hosted: HostedGroup) -> SnapshotFacts:
         replica = hosted.replica
         core = replica.group.core
-        clause = replica.emission_clause()
+        clause = replica.snapshots.emission_clause(replica.applied_index)
         newest = replica.catalog.newest
         return SnapshotFacts(
             clause=clause,

@@ -34,9 +34,10 @@ from clustor.runtime.disk import (
     PlanToken,
 )
 from clustor.runtime.disk.blocking import BlockingDisk
+from clustor.runtime.disk.chain import CHAIN_STEPS_MAX
 from clustor.runtime.disk.reserve import RESERVE_STEP_BYTES
 from clustor.runtime.disk.ring import BUFFER_COUNT
-from clustor.runtime.disk.uring import CHAIN_STEPS_MAX, UringDisk
+from clustor.runtime.disk.uring import UringDisk
 from tests.clustor.runtime.disk.harness import (
     contents,
     open_descriptors,

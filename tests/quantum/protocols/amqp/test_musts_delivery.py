@@ -110,7 +110,7 @@ def test_must_2_7_3_a_message_beyond_the_links_size_detaches_it() -> None:
     peer, link = sending(answer={"message_bytes_max": 4})
     peer.say(framed(transfer(0, 0, b"t", more=True), b"123"))
     only(peer.say(framed(transfer(0, None, None, more=True), b"45")), LinkFailed)
-    assert link.session.wire.partial_bytes == 0
+    assert link.wire.partial_bytes == 0
 
 
 def test_must_2_7_3_we_send_no_message_beyond_the_peers_size() -> None:

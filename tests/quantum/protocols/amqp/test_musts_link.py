@@ -341,7 +341,7 @@ def test_must_2_6_14_what_came_before_an_abort_is_discarded_and_settled() -> Non
     event = only(peer.say(framed(transfer(0, None, None, aborted=True), b"cd")), DeliveryAborted)
     assert (event.delivery_id, event.tag) == (0, b"t")
     assert link.session.incoming == {}
-    assert link.session.wire.partial_bytes == 0
+    assert link.wire.partial_bytes == 0
     event2 = only(peer.say(framed(transfer(0, 1, b"u"), b"ef")), DeliveryReceived)
     assert event2.payload == b"ef"
 

@@ -36,6 +36,7 @@ from quantum.protocols.amqp.engine.composites import (
 from quantum.protocols.amqp.engine.connection import AmqpConnection
 from quantum.protocols.amqp.engine.decode import decode_value
 from quantum.protocols.amqp.engine.encode import encode_value
+from quantum.protocols.amqp.engine.ends import AmqpLink, AmqpSession, OutgoingDelivery
 from quantum.protocols.amqp.engine.errors import (
     AmqpError,
     AmqpMisuse,
@@ -69,7 +70,6 @@ from quantum.protocols.amqp.engine.events import (
     WindowOpened,
 )
 from quantum.protocols.amqp.engine.fields import decode_composite, encode_composite
-from quantum.protocols.amqp.engine.link import AmqpLink, LinkState
 from quantum.protocols.amqp.engine.messages import (
     MessageSection,
     MessageView,
@@ -78,9 +78,7 @@ from quantum.protocols.amqp.engine.messages import (
     locate_sections,
     with_head,
 )
-from quantum.protocols.amqp.engine.phases import ConnectionState, SessionState
-from quantum.protocols.amqp.engine.sending import OutgoingDelivery
-from quantum.protocols.amqp.engine.session import AmqpSession
+from quantum.protocols.amqp.engine.phases import ConnectionState, LinkState, SessionState
 from quantum.protocols.amqp.engine.settings import EngineSettings
 from quantum.protocols.amqp.engine.types import (
     Array,

@@ -21,6 +21,7 @@ from quantum.protocols.amqp.engine.composites import (
     OpenFrame,
     TransferFrame,
 )
+from quantum.protocols.amqp.engine.ends import AmqpSession
 from quantum.protocols.amqp.engine.errors import (
     AmqpMisuse,
     AmqpPeerFault,
@@ -56,7 +57,7 @@ from quantum.protocols.amqp.engine.phases import (
 )
 from quantum.protocols.amqp.engine.receiving import row_of
 from quantum.protocols.amqp.engine.sasl import AmqpSaslExchange
-from quantum.protocols.amqp.engine.session import AmqpSession
+from quantum.protocols.amqp.engine.session import EngineSession
 from quantum.protocols.amqp.engine.settings import FRAME_BYTES_MIN, EngineSettings
 from quantum.protocols.amqp.engine.types import SaslCode
 from quantum.protocols.amqp.engine.wire import FrameWriter, error_of
@@ -74,8 +75,8 @@ class AmqpConnection:
         self._received = Half.NOTHING
         self._is_discarding = False
         self._sasl: AmqpSaslExchange | None = None
-        self._sessions: dict[int, AmqpSession] = {}
-        self._ending: list[AmqpSession] = []
+        self._sessions: dict[int, EngineSession] = {}
+        self._ending: list[EngineSession] = []
         """Sessions that the peer ended and we did not: their channel is still ours."""
         self._idle = IdleClock(settings.idle_time_out_ms)
         self.remote_open: OpenFrame | None = None
@@ -294,7 +295,7 @@ class AmqpConnection:
             self._check_channel(row[1])
             raise ProtocolFault(Condition.ILLEGAL_STATE, "a channel has no session", channel=row[1])
 
-    def _on_hot_row(self, session: AmqpSession, row: hot.Row) -> None:
+    def _on_hot_row(self, session: EngineSession, row: hot.Row) -> None:
         buffer = self._reader.buffer
         try:
             if row[0] == hot.TRANSFER:
@@ -307,7 +308,7 @@ class AmqpConnection:
         except AmqpPeerFault as fault:
             self._contain(session, fault)
 
-    def _contain(self, session: AmqpSession, fault: AmqpPeerFault) -> None:
+    def _contain(self, session: EngineSession, fault: AmqpPeerFault) -> None:
         if fault.scope is FaultScope.CONNECTION:
             raise fault
         session.fail(fault)
@@ -382,7 +383,7 @@ class AmqpConnection:
             raise ProtocolFault(Condition.ILLEGAL_STATE, "a channel has a session", channel=channel)
         if begin.remote_channel is not None:
             raise ProtocolFault(Condition.INVALID_FIELD, "an answer to a begin that was not sent")
-        session = AmqpSession(self._wire, begin, channel, self._free_channel())
+        session = EngineSession(self._wire, begin, channel, self._free_channel())
         self._sessions[channel] = session
         self._wire.events.append(BeginReceived(session, begin))
 
@@ -413,7 +414,7 @@ class AmqpConnection:
             except AmqpPeerFault as fault:
                 self._contain(session, fault)
 
-    def _dispatch(self, session: AmqpSession, body: object, payload: bytes) -> None:
+    def _dispatch(self, session: EngineSession, body: object, payload: bytes) -> None:
         if isinstance(body, AttachFrame):
             session.on_attach(body)
         elif isinstance(body, DetachFrame):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from quantum.protocols.amqp.engine.composites import (
     AttachFrame,
@@ -12,12 +11,8 @@ from quantum.protocols.amqp.engine.composites import (
     ErrorValue,
     OpenFrame,
 )
+from quantum.protocols.amqp.engine.ends import AmqpLink, AmqpSession, OutgoingDelivery
 from quantum.protocols.amqp.engine.errors import AmqpPeerFault
-
-if TYPE_CHECKING:
-    from quantum.protocols.amqp.engine.link import AmqpLink
-    from quantum.protocols.amqp.engine.sending import OutgoingDelivery
-    from quantum.protocols.amqp.engine.session import AmqpSession
 
 
 @dataclass(slots=True)

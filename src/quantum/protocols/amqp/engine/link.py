@@ -7,8 +7,7 @@ the peer could not know yet.
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from quantum.protocols.amqp.engine.composites import (
     AttachFrame,
@@ -21,6 +20,7 @@ from quantum.protocols.amqp.engine.composites import (
     SourceTerminus,
     TargetTerminus,
 )
+from quantum.protocols.amqp.engine.ends import AmqpLink, AmqpSession, OutgoingDelivery
 from quantum.protocols.amqp.engine.errors import (
     AmqpMisuse,
     AmqpPeerFault,
@@ -29,7 +29,7 @@ from quantum.protocols.amqp.engine.errors import (
     ProtocolFault,
 )
 from quantum.protocols.amqp.engine.events import DetachReceived, FlowReceived, LinkFailed
-from quantum.protocols.amqp.engine.receiving import PartialDelivery, take_transfer
+from quantum.protocols.amqp.engine.phases import LinkState
 from quantum.protocols.amqp.engine.settings import TAG_BYTES_MAX
 from quantum.protocols.amqp.engine.types import (
     LinkRole,
@@ -40,57 +40,40 @@ from quantum.protocols.amqp.engine.types import (
 )
 from quantum.protocols.amqp.engine.wire import FrameWriter, error_of
 
-if TYPE_CHECKING:
-    from quantum.protocols.amqp.engine.hot import Row
-    from quantum.protocols.amqp.engine.sending import OutgoingDelivery
-    from quantum.protocols.amqp.engine.session import AmqpSession
+
+@dataclass(slots=True)
+class PartialDelivery:
+    """A delivery whose last transfer has not come."""
+
+    delivery_id: int
+    tag: bytes
+    message_format: int
+    settled: bool
+    second: bool
+    state: DeliveryState | None
+    resume: bool
+    ignored: bool
+    pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
 
 
-class LinkState(Enum):
-    ATTACH_RECEIVED = "attach received"
-    ATTACHED = "attached"
-    DETACH_SENT = "detach sent"
-    DETACH_RECEIVED = "detach received"
-    FAILED = "failed"
-    DETACHED = "detached"
-
-
-class AmqpLink:
-    """An end of a link; `role` is ours. Whoever pulls an AttachReceived has it from there."""
+class EngineLink(AmqpLink):
+    """The machine of one link."""
 
     __slots__ = (
         "_is_attach_sent",
         "_limit",
-        "_wire",
-        "available",
-        "credit",
-        "delivery_count",
-        "drain",
-        "handle",
-        "incomplete_received",
         "incomplete_sent",
         "is_rare",
-        "message_bytes_max",
-        "name",
         "partial",
-        "peer_message_bytes_max",
-        "rcv_settle_mode",
-        "remote",
-        "role",
         "sent_closed",
-        "session",
-        "snd_settle_mode",
-        "source",
-        "state",
-        "target",
-        "unsettled",
-        "waiting",
+        "wire",
     )
 
     def __init__(
         self, wire: FrameWriter, session: AmqpSession, attach: AttachFrame, handle: int
     ) -> None:
-        self._wire = wire
+        self.wire = wire
         self.session = session
         self.name = attach.name
         self.remote = attach
@@ -122,20 +105,6 @@ class AmqpLink:
         self.is_rare = self.is_coordinator
         """Whether a delivery is more than to be passed on: a command, or a map that is partial."""
         self.incomplete_received = attach.incomplete_unsettled
-
-    @property
-    def is_coordinator(self) -> bool:
-        return isinstance(self.target, Coordinator)
-
-    @property
-    def is_sendable(self) -> bool:
-        """Whether a delivery may be sent and would leave at once."""
-        return (
-            self.state is LinkState.ATTACHED
-            and self.role is LinkRole.SENDER
-            and self.credit > self.waiting
-            and self.session.has_room
-        )
 
     # What the driver does.
 
@@ -266,8 +235,8 @@ class AmqpLink:
 
     # What the session passes on.
 
-    def on_transfer(self, row: Row, buffer: bytes) -> None:
-        """Take a transfer frame; the session has counted it already."""
+    def takes_transfer(self) -> bool:
+        """Judge a transfer frame, which the session has counted; False: it is discarded."""
         if self.state is not LinkState.ATTACHED:
             if self.state is LinkState.FAILED:
                 raise ProtocolFault(
@@ -275,15 +244,10 @@ class AmqpLink:
                 )
             if self.state is LinkState.ATTACH_RECEIVED:
                 raise self.fault(Condition.TRANSFER_LIMIT_EXCEEDED, "a transfer without credit")
-            return
+            return False
         if self.role is not LinkRole.RECEIVER:
             raise self.fault(Condition.NOT_ALLOWED, "a transfer from the receiver of a link")
-        take_transfer(self, row, buffer)
-
-    def spend_credit(self) -> None:
-        """Count one outgoing delivery, now that its first frame leaves."""
-        self.delivery_count = (self.delivery_count + 1) & 0xFFFFFFFF
-        self.credit -= 1
+        return True
 
     def take_credit(self) -> None:
         """Count one incoming delivery; more than was ever granted is the peer's fault."""
@@ -306,7 +270,7 @@ class AmqpLink:
             self._on_receivers_flow(flow)
         else:
             self._on_senders_flow(flow)
-        self._wire.events.append(FlowReceived(self))
+        self.wire.events.append(FlowReceived(self))
         if flow.echo:
             self._send_flow()
 
@@ -350,13 +314,7 @@ class AmqpLink:
             self.state = LinkState.DETACHED
             if must_close:
                 self.session.reattach_to_close(self)
-        self._wire.events.append(DetachReceived(self, closed, detach.error))
-
-    def fault(self, condition: str, reason: str, **facts: object) -> AmqpPeerFault:
-        """Make the fault that ends this link alone."""
-        found = ProtocolFault(condition, reason, FaultScope.LINK, **facts)
-        found.facts["link"] = self.name
-        return found
+        self.wire.events.append(DetachReceived(self, closed, detach.error))
 
     def fail(self, fault: AmqpPeerFault) -> None:
         """Detach with the fault's condition; the endpoint is destroyed (§2.6.5)."""
@@ -368,7 +326,7 @@ class AmqpLink:
         self._send_detach(closed=True, error=error_of(fault))
         self.state = LinkState.DETACHED if was_detached else LinkState.FAILED
         self.session.forget(self)
-        self._wire.events.append(LinkFailed(self, fault))
+        self.wire.events.append(LinkFailed(self, fault))
 
     def end(self) -> None:
         """Be gone with the session."""
@@ -399,7 +357,7 @@ class AmqpLink:
         is_sender = self.role is LinkRole.SENDER
         if is_sender:
             self.session.initial_counts[self.handle] = self.delivery_count
-        self._wire.send(
+        self.wire.send(
             self.session.channel,
             AttachFrame(
                 self.name,
@@ -423,7 +381,7 @@ class AmqpLink:
     def _send_detach(self, *, closed: bool, error: ErrorValue | None) -> None:
         self.sent_closed = closed
         self.session.drop_pending(self)
-        self._wire.send(self.session.channel, DetachFrame(self.handle, closed or None, error))
+        self.wire.send(self.session.channel, DetachFrame(self.handle, closed or None, error))
         self.session.release_handle(self)
         self._drop_partial()
         self._release_name()
@@ -444,10 +402,10 @@ class AmqpLink:
 
     def _drop_partial(self) -> None:
         if self.partial is not None:
-            self._wire.partial_bytes -= self.partial.size
+            self.wire.partial_bytes -= self.partial.size
             self.partial = None
 
     def _release_name(self) -> None:
         key = (self.name, self.role)
-        if self._wire.links.get(key) is self:
-            del self._wire.links[key]
+        if self.wire.links.get(key) is self:
+            del self.wire.links[key]

@@ -1,4 +1,4 @@
-"""The states of a connection (§2.4.6), made of what was sent and received, and of a session."""
+"""The states of a connection (§2.4.6), made of what was sent and received; of sessions, links."""
 
 from __future__ import annotations
 
@@ -69,3 +69,12 @@ class SessionState(Enum):
     END_RECEIVED = "end received"
     DISCARDING = "discarding"
     UNMAPPED = "unmapped"
+
+
+class LinkState(Enum):
+    ATTACH_RECEIVED = "attach received"
+    ATTACHED = "attached"
+    DETACH_SENT = "detach sent"
+    DETACH_RECEIVED = "detach received"
+    FAILED = "failed"
+    DETACHED = "detached"

@@ -6,8 +6,7 @@ size and by what the connection may hold of all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quantum.protocols.amqp.engine import hot
 from quantum.protocols.amqp.engine.composites import (
@@ -25,35 +24,16 @@ from quantum.protocols.amqp.engine.events import (
     DischargeReceived,
 )
 from quantum.protocols.amqp.engine.fields import composite_from, decode_state, encode_composite
+from quantum.protocols.amqp.engine.link import EngineLink, PartialDelivery
 from quantum.protocols.amqp.engine.messages import body_value
 from quantum.protocols.amqp.engine.settings import TAG_BYTES_MAX
 from quantum.protocols.amqp.engine.types import Described, ReceiverSettleMode, SenderSettleMode
-
-if TYPE_CHECKING:
-    from quantum.protocols.amqp.engine.link import AmqpLink
-
 
 _RARE: Final = hot.MORE | hot.ABORTED | hot.RESUME
 """What a delivery of one new frame does not say."""
 
 
-@dataclass(slots=True)
-class PartialDelivery:
-    """A delivery whose last transfer has not come."""
-
-    delivery_id: int
-    tag: bytes
-    message_format: int
-    settled: bool
-    second: bool
-    state: DeliveryState | None
-    resume: bool
-    ignored: bool
-    pieces: list[bytes] = field(default_factory=list)
-    size: int = 0
-
-
-def take_transfer(link: AmqpLink, row: hot.Row, buffer: bytes) -> None:
+def take_transfer(link: EngineLink, row: hot.Row, buffer: bytes) -> None:
     """Take one transfer of an attached receiver."""
     partial = link.partial
     if partial is None:
@@ -66,7 +46,7 @@ def take_transfer(link: AmqpLink, row: hot.Row, buffer: bytes) -> None:
             _check_whole(link, settled, len(payload))
             if not settled:
                 link.session.incoming[row[3]] = (link, tag, second)
-            link.session.wire.events.append(
+            link.wire.events.append(
                 DeliveryReceived(link, row[3], tag, message_format, settled, payload, None, False)  # noqa: FBT003
             )
             return
@@ -80,7 +60,7 @@ def take_transfer(link: AmqpLink, row: hot.Row, buffer: bytes) -> None:
     _continue(link, partial, row, buffer)
 
 
-def _check_first(link: AmqpLink, row: hot.Row) -> bool:
+def _check_first(link: EngineLink, row: hot.Row) -> bool:
     """Judge a delivery's first transfer, and take its credit; True if the sender settles first."""
     delivery_id = row[3]
     if delivery_id < 0 or row[4] < 0:
@@ -98,7 +78,7 @@ def _check_first(link: AmqpLink, row: hot.Row) -> bool:
     return second
 
 
-def _begin(link: AmqpLink, row: hot.Row, buffer: bytes) -> PartialDelivery:
+def _begin(link: EngineLink, row: hot.Row, buffer: bytes) -> PartialDelivery:
     second = _check_first(link, row)
     tag = buffer[row[4] : row[5]]
     resume = bool(row[7] & hot.RESUME)
@@ -118,7 +98,7 @@ def _begin(link: AmqpLink, row: hot.Row, buffer: bytes) -> PartialDelivery:
     )
 
 
-def _is_second(link: AmqpLink, flags: int) -> bool:
+def _is_second(link: EngineLink, flags: int) -> bool:
     is_second = link.rcv_settle_mode is ReceiverSettleMode.SECOND
     if flags & hot.RCV_SECOND and not is_second:
         raise link.fault(
@@ -128,7 +108,7 @@ def _is_second(link: AmqpLink, flags: int) -> bool:
 
 
 def _check_continuation(
-    link: AmqpLink, partial: PartialDelivery, row: hot.Row, buffer: bytes
+    link: EngineLink, partial: PartialDelivery, row: hot.Row, buffer: bytes
 ) -> None:
     if row[3] >= 0 and row[3] != partial.delivery_id:
         raise link.fault(Condition.INVALID_FIELD, "deliveries are interleaved on one link")
@@ -142,7 +122,7 @@ def _check_continuation(
         partial.settled = True
 
 
-def _change_state(link: AmqpLink, partial: PartialDelivery, state: DeliveryState) -> None:
+def _change_state(link: EngineLink, partial: PartialDelivery, state: DeliveryState) -> None:
     old = partial.state
     is_same = isinstance(old, TransactionalState) is isinstance(state, TransactionalState)
     if isinstance(old, TransactionalState) and isinstance(state, TransactionalState):
@@ -152,14 +132,14 @@ def _change_state(link: AmqpLink, partial: PartialDelivery, state: DeliveryState
     partial.state = state
 
 
-def _continue(link: AmqpLink, partial: PartialDelivery, row: hot.Row, buffer: bytes) -> None:
+def _continue(link: EngineLink, partial: PartialDelivery, row: hot.Row, buffer: bytes) -> None:
     flags = row[7]
     if flags & hot.ABORTED:
         _abort(link, partial)
         return
     size = row[11] - row[10]
     partial.size += size
-    wire = link.session.wire
+    wire = link.wire
     wire.partial_bytes += size
     if link.message_bytes_max and partial.size > link.message_bytes_max:
         raise link.fault(
@@ -176,18 +156,18 @@ def _continue(link: AmqpLink, partial: PartialDelivery, row: hot.Row, buffer: by
         _complete(link, partial, b"".join(partial.pieces))
 
 
-def _abort(link: AmqpLink, partial: PartialDelivery) -> None:
+def _abort(link: EngineLink, partial: PartialDelivery) -> None:
     _forget(link, partial)
     if not partial.ignored:
-        link.session.wire.events.append(DeliveryAborted(link, partial.delivery_id, partial.tag))
+        link.wire.events.append(DeliveryAborted(link, partial.delivery_id, partial.tag))
 
 
-def _forget(link: AmqpLink, partial: PartialDelivery) -> None:
-    link.session.wire.partial_bytes -= partial.size
+def _forget(link: EngineLink, partial: PartialDelivery) -> None:
+    link.wire.partial_bytes -= partial.size
     link.partial = None
 
 
-def _check_whole(link: AmqpLink, settled: bool, size: int) -> None:
+def _check_whole(link: EngineLink, settled: bool, size: int) -> None:
     if link.message_bytes_max and size > link.message_bytes_max:
         raise link.fault(
             Condition.MESSAGE_SIZE_EXCEEDED, "a message is larger than the link's limit"
@@ -197,7 +177,7 @@ def _check_whole(link: AmqpLink, settled: bool, size: int) -> None:
         raise link.fault(Condition.INVALID_FIELD, "a delivery is settled against the link's mode")
 
 
-def _complete(link: AmqpLink, partial: PartialDelivery, payload: bytes) -> None:
+def _complete(link: EngineLink, partial: PartialDelivery, payload: bytes) -> None:
     _check_whole(link, partial.settled, len(payload))
     if partial.ignored:
         return
@@ -207,7 +187,7 @@ def _complete(link: AmqpLink, partial: PartialDelivery, payload: bytes) -> None:
     session = link.session
     if not partial.settled:
         session.incoming[partial.delivery_id] = (link, partial.tag, partial.second)
-    session.wire.events.append(
+    link.wire.events.append(
         DeliveryReceived(
             link,
             partial.delivery_id,
@@ -221,13 +201,13 @@ def _complete(link: AmqpLink, partial: PartialDelivery, payload: bytes) -> None:
     )
 
 
-def _command(link: AmqpLink, partial: PartialDelivery, payload: bytes) -> None:
+def _command(link: EngineLink, partial: PartialDelivery, payload: bytes) -> None:
     """Read a declare or a discharge: one amqp-value, and never settled (§4.2, §4.3)."""
     if partial.settled:
         raise link.fault(Condition.NOT_ALLOWED, "a transaction's command was sent settled")
     command = _command_in(link, payload)
     link.session.incoming[partial.delivery_id] = (link, partial.tag, partial.second)
-    events = link.session.wire.events
+    events = link.wire.events
     if isinstance(command, Declare):
         events.append(DeclareReceived(link, partial.delivery_id, command.global_id))
     else:
@@ -236,9 +216,9 @@ def _command(link: AmqpLink, partial: PartialDelivery, payload: bytes) -> None:
         )
 
 
-def _command_in(link: AmqpLink, payload: bytes) -> Declare | Discharge:
+def _command_in(link: EngineLink, payload: bytes) -> Declare | Discharge:
     try:
-        value = body_value(payload, link.session.wire.settings.limits)
+        value = body_value(payload, link.wire.settings.limits)
         command = composite_from(value) if isinstance(value, Described) else None
     except AmqpPeerFault as fault:
         raise link.fault(fault.condition, fault.reason) from None

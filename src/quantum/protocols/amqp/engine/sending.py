@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quantum.protocols.amqp.engine import hot
-
-if TYPE_CHECKING:
-    from quantum.protocols.amqp.engine.link import AmqpLink
+from quantum.protocols.amqp.engine.ends import OutgoingDelivery
 
 HEAD_BYTES: Final = 64
 """What a transfer's frame has at most beside tag, state and payload."""
 _TRANSACTIONAL: Final = b"\0\x53\x34"
-
-
-@dataclass(slots=True)
-class OutgoingDelivery:
-    """A delivery of ours; `delivery_id` is -1 until its first frame leaves.
-
-    It is numbered then and not before: numbers must have no gaps, and what waits may be dropped.
-    """
-
-    link: AmqpLink
-    delivery_id: int
-    tag: bytes
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from quantum.protocols.amqp.engine.composites import (
     ErrorValue,
     FlowFrame,
 )
+from quantum.protocols.amqp.engine.ends import AmqpLink, AmqpSession, OutgoingDelivery
 from quantum.protocols.amqp.engine.errors import (
     AmqpMisuse,
     AmqpPeerFault,
@@ -36,11 +37,11 @@ from quantum.protocols.amqp.engine.events import (
     WindowOpened,
 )
 from quantum.protocols.amqp.engine.fields import encode_state
-from quantum.protocols.amqp.engine.link import AmqpLink, LinkState
-from quantum.protocols.amqp.engine.phases import SessionState
+from quantum.protocols.amqp.engine.link import EngineLink
+from quantum.protocols.amqp.engine.phases import LinkState, SessionState
+from quantum.protocols.amqp.engine.receiving import take_transfer
 from quantum.protocols.amqp.engine.sending import (
     HEAD_BYTES,
-    OutgoingDelivery,
     PendingDelivery,
     next_frame,
     next_sendable,
@@ -59,8 +60,8 @@ ATTACH_BYTES: Final = 128
 """What an attach without termini has at most beside its name."""
 
 
-class AmqpSession:
-    """An end of a session. Whoever pulls a BeginReceived has it from there."""
+class EngineSession(AmqpSession):
+    """The machine of one session."""
 
     def __init__(
         self, wire: FrameWriter, begin: BeginFrame, remote_channel: int, channel: int
@@ -84,9 +85,9 @@ class AmqpSession:
         self.outgoing: dict[int, OutgoingDelivery] = {}
         self.initial_counts: dict[int, int] = {}
         """The delivery-count that each sender of ours began with, by our handle."""
-        self._by_handle: dict[int, AmqpLink] = {}
+        self._by_handle: dict[int, EngineLink] = {}
         self._handles: set[int] = set()
-        self._closing: dict[tuple[str, LinkRole], AmqpLink] = {}
+        self._closing: dict[tuple[str, LinkRole], EngineLink] = {}
         self._pending: list[PendingDelivery] = []
         """What has not left whole, first come first; short, if the driver asks `is_sendable`."""
         self._window_low = wire.settings.incoming_window // 2
@@ -245,7 +246,7 @@ class AmqpSession:
 
     def reattach_to_close(self, link: AmqpLink) -> None:
         """Attach and close what the peer closed while we only detached (§2.6.6)."""
-        again = AmqpLink(self.wire, self, link.remote, self._free_handle())
+        again = EngineLink(self.wire, self, link.remote, self._free_handle())
         self._closing[link.name, link.role] = again
         again.reattach_and_close()
 
@@ -267,7 +268,8 @@ class AmqpSession:
         if link is None:
             raise _unattached(row[2])
         try:
-            link.on_transfer(row, buffer)
+            if link.takes_transfer():
+                take_transfer(link, row, buffer)
         except AmqpPeerFault as fault:
             self._contain(link, fault)
 
@@ -354,7 +356,7 @@ class AmqpSession:
         if closing is not None and attach.unsettled is None:
             self._by_handle[attach.handle] = closing
             return
-        link = AmqpLink(self.wire, self, attach, self._free_handle())
+        link = EngineLink(self.wire, self, attach, self._free_handle())
         self._by_handle[attach.handle] = link
         self._steal(link)
         self.wire.links[link.name, link.role] = link

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quantum.protocols.amqp.engine.composites import (
     OUTCOMES,
@@ -11,12 +11,10 @@ from quantum.protocols.amqp.engine.composites import (
     SourceTerminus,
     TargetTerminus,
 )
+from quantum.protocols.amqp.engine.ends import AmqpLink
 from quantum.protocols.amqp.engine.errors import Condition, FaultScope, ProtocolFault
 from quantum.protocols.amqp.engine.settings import TAG_BYTES_MAX
 from quantum.protocols.amqp.engine.types import LinkRole
-
-if TYPE_CHECKING:
-    from quantum.protocols.amqp.engine.link import AmqpLink
 
 _OUTCOME_NAMES: Final = frozenset(each.NAME for each in OUTCOMES)
 

@@ -6,17 +6,14 @@ Connection, sessions and links are one machine in several files; nothing outside
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from quantum.protocols.amqp.engine.composites import Composite, ErrorValue
+from quantum.protocols.amqp.engine.ends import AmqpLink
 from quantum.protocols.amqp.engine.errors import AmqpMisuse, AmqpPeerFault
+from quantum.protocols.amqp.engine.events import Event
 from quantum.protocols.amqp.engine.framing import AMQP_FRAME, encode_frame
 from quantum.protocols.amqp.engine.settings import FRAME_BYTES_MIN, EngineSettings
 from quantum.protocols.amqp.engine.types import LinkRole
-
-if TYPE_CHECKING:
-    from quantum.protocols.amqp.engine.events import Event
-    from quantum.protocols.amqp.engine.link import AmqpLink
 
 
 class FrameWriter:

@@ -251,7 +251,7 @@ class Traces:
     ) -> None:
         """Tell of both parts: the group answers when a quorum has fsynced and it has applied."""
         ended_ns = self.now_ns()
-        seconds = prg.group.replica.apply_seconds
+        seconds = prg.group.replica.applying.seconds
         applying_ns = round(seconds[-1] * _NS_PER_SECOND) if seconds else 0
         applied_from_ns = max(began_ns, ended_ns - applying_ns)
         number = b"%d" % prg.number
