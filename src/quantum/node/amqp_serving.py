@@ -21,6 +21,7 @@ from quantum.broker.queues import (
 from quantum.model.records import RecordProtocol
 from quantum.node.listeners import Listeners
 from quantum.node.service import BrokerService
+from quantum.node.topic_sessions import TopicSessions
 from quantum.partition.leader import PartitionLeader
 from quantum.protocols.amqp.session.amqp_node import AmqpNode
 from quantum.protocols.amqp.session.partition_queues import BodySource, PartitionQueues
@@ -170,6 +171,7 @@ def serve_amqp(service: BrokerService, listeners: Listeners) -> Callable[[], Non
     }
     listeners.plaintext["amqp"] = listeners.encrypted["amqps"] = new
     service.amqp.writer = KafkaRecordWriter()
+    service.amqp.topics = TopicSessions(service)
     bodies = service.amqp.bodies = QueueBodies()
     keeper = QueueFilesKeeper(service.amqp, bodies, bytes_min=CARRY_BYTES_MIN)
     duty = contained.lasting("queue files", keeper.keep)

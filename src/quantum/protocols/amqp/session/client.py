@@ -79,7 +79,7 @@ class AmqpClient:
         self.container = ""
         self.mark = b""
         self._wire: WirePort | None = None
-        self._peer: ConnectionPeer | None = None
+        self.peer: ConnectionPeer | None = None
         self._home: TenantQueues | None = None
         self._engine: AmqpConnection | None = None
         self._transactions: Transactions | None = None
@@ -114,7 +114,7 @@ class AmqpClient:
     # What a listener calls.
 
     def opened(self, wire: WirePort, peer: ConnectionPeer) -> None:
-        self._wire, self._peer = wire, peer
+        self._wire, self.peer = wire, peer
         home = self.node.tenants.get(peer.tenant)
         if home is None or home.tenant.shut or not home.queues:
             wire.close()
@@ -167,7 +167,7 @@ class AmqpClient:
 
     def whom(self) -> str:
         """Name the client, for people."""
-        return self._peer.address if self._peer is not None else "nobody"
+        return self.peer.address if self.peer is not None else "nobody"
 
     def abort(self) -> None:
         """End at once."""
@@ -213,7 +213,7 @@ class AmqpClient:
     def may(self, operation: Operation, kind: ResourceKind, name: bytes) -> bool:
         """Say whether the tenant's rules allow something to this client."""
         home = self.home
-        lists = needs_list(self._peer, shared=home.guard.is_shared)
+        lists = needs_list(self.peer, shared=home.guard.is_shared)
         decision = home.guard.may(
             self.identity,
             operation,
@@ -268,7 +268,7 @@ class AmqpClient:
     # Who it is.
 
     def _on_sasl_init(self, event: SaslInitReceived) -> None:
-        engine, peer = self._engine, self._peer
+        engine, peer = self._engine, self.peer
         assert engine is not None and peer is not None
         is_shown = event.mechanism == EXTERNAL and peer.identity is not None
         if is_shown or event.mechanism == ANONYMOUS:
@@ -283,7 +283,7 @@ class AmqpClient:
 
     def _judge(self, response: bytes) -> None:
         """Let a password be checked beside the loop; what is pipelined waits for it."""
-        engine, peer, home = self._engine, self._peer, self.home
+        engine, peer, home = self._engine, self.peer, self.home
         assert engine is not None and peer is not None
         found, passwords = read_plain(response), self.node.passwords
         if found is None:
@@ -330,7 +330,7 @@ class AmqpClient:
         self.home.clients.add(self)
 
     def _refuse_open(self) -> ErrorValue | None:
-        home, peer = self.home, self._peer
+        home, peer = self.home, self.peer
         assert peer is not None
         why = disbelief(peer, home.name, shared=home.guard.is_shared)
         if home.tenant.shut or why is not None:

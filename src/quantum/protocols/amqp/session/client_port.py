@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from quantum.broker.queues import NewMessage, QueueRefusal
+from quantum.edge.ports import ConnectionPeer
 from quantum.protocols.amqp.engine import (
     AmqpLink,
     AmqpSession,
@@ -65,6 +66,7 @@ class AttachingClient(ClientPort, Protocol):
     links: dict[AmqpLink, LinkEnd]
     identity: str | None
     container: str
+    peer: ConnectionPeer | None
 
     def may(self, operation: Operation, kind: ResourceKind, name: bytes) -> bool: ...
     def draw(self, count: int) -> bytes:

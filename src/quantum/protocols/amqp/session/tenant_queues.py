@@ -31,6 +31,7 @@ from quantum.partition.leader import PartitionLeader
 from quantum.protocols.amqp.session.lane import Done, SenderLane
 from quantum.protocols.amqp.session.partition_queues import PartitionQueues
 from quantum.protocols.amqp.session.stream_lanes import RecordLanes
+from quantum.protocols.amqp.session.topic_port import TopicPort
 from quantum.protocols.amqp.session.ways import QueueWays
 from quantum.protocols.ports import Host
 from quantum.tenancy import Quotas
@@ -72,12 +73,16 @@ class TenantQueues:
         lane: bytes,
         readers: Callable[[], RecordReaders],
         writer: Callable[[], RecordWriter | None],
+        *,
+        topics: Callable[[], TopicPort | None] = lambda: None,
     ) -> None:
         self.tenant = tenant
         self.guard = tenant.guard
         self.name = tenant.name
         self.readers = readers
         """How batches of other protocols are read, once the node has said so."""
+        self.topics = topics
+        """Who keeps sessions for links to topics, once the node has said so."""
         self._host = host
         self._lane = lane
         self._lanes: dict[int, SenderLane] = {}
