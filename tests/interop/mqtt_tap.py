@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -19,7 +20,7 @@ class MqttTap:
     """Publishes and is given publishes; each wait has an end."""
 
     def __init__(self, port: int, client_id: str = "") -> None:
-        version = paho.CallbackAPIVersion.VERSION2
+        version = CallbackAPIVersion.VERSION2
         self._client = paho.Client(version, client_id=client_id, protocol=paho.MQTTv5)
         self._messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
         self._answers: queue.Queue[str] = queue.Queue()

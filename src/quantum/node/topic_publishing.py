@@ -30,6 +30,7 @@ from quantum.protocols.mqtt.codec import (
     Publish,
     Pubrec,
     Pubrel,
+    ReasonCode,
 )
 from quantum.protocols.mqtt.codec.neutral_publishes import publish_of
 from quantum.protocols.mqtt.session.delivery import forwardable
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
 
 _EXPIRY_SECONDS: Final = 300
 """What stays of a connection whose node is gone, and for how long."""
-_WINDOW: Final = 1_000
+_WINDOW: Final = 256
+_FULL_MS_MAX: Final = 10_000
+"""For so long a publish waits for a subscriber whose queue is full, before it is refused."""
+_FULL_AGAIN_MS: Final = 50
 
 
 @dataclass(slots=True)
@@ -48,14 +52,20 @@ class _Exchange:
     done: PublishDone
     is_taken: bool = False
     """Whether the log has it, and only its packet id is still in use."""
+    refused_ms: int = -1
+    """When it was first refused for want of room; below 0: it was not."""
 
 
 class PublishingSession:
     """The publishes of one connection to the topics of one partition (`SessionUser`)."""
 
     def __init__(self, service: BrokerService, person: TopicPerson, client_id: str) -> None:
-        self._waiting: deque[tuple[Publish, PublishDone]] = deque()
+        self._service = service
+        self._waiting: deque[_Exchange] = deque()
         self._open: dict[int, _Exchange] = {}
+        self._again: list[_Exchange] = []
+        """What was refused for want of room, in order: nothing new leaves before it."""
+        self._again_ms = 0
         self._last_id = 0
         self._window = _WINDOW
         self._was_up = False
@@ -64,22 +74,38 @@ class PublishingSession:
 
     def publish(self, message: Publish, done: PublishDone) -> None:
         """Publish in turn; `done` is called when the log has it, or has not."""
-        self._waiting.append((message, done))
+        self._waiting.append(_Exchange(message, done))
         self._send_more()
 
     def _send_more(self) -> None:
+        if self._again:
+            return
         while self._waiting and self.session.is_up and len(self._open) < self._window:
-            message, done = self._waiting.popleft()
+            exchange = self._waiting.popleft()
             packet_id = self._next_id()
-            message.packet_id = PacketId(packet_id)
-            self._open[packet_id] = _Exchange(message, done)
-            self.session.say(message)
+            exchange.publish.packet_id = PacketId(packet_id)
+            self._open[packet_id] = exchange
+            self.session.say(exchange.publish)
+
+    def on_tick(self, now_ms: int) -> None:
+        """Try again what was refused for want of room, when all before it is answered."""
+        self.session.on_tick(now_ms)
+        is_open = any(not each.is_taken for each in self._open.values())
+        if not self._again or is_open or now_ms < self._again_ms:
+            return
+        again, self._again = self._again, []
+        self._waiting.extendleft(reversed(again))
+        self._send_more()
 
     def _next_id(self) -> int:
         while True:
             self._last_id = self._last_id % PACKET_ID_MAX + 1
             if self._last_id not in self._open:
                 return self._last_id
+
+    @property
+    def is_over(self) -> bool:
+        return self.session.is_over
 
     # What the session says.
 
@@ -112,22 +138,34 @@ class PublishingSession:
             return
         if packet.reason_code.is_failure:
             del self._open[packet.packet_id]
-            exchange.done(error_of(packet.reason_code, packet.properties.reason_string))
-            self._send_more()
+            self._on_refused(exchange, packet)
             return
         self.session.say(Pubrel(packet.packet_id))
         if not exchange.is_taken:
             exchange.is_taken = True
             exchange.done(None)
 
+    def _on_refused(self, exchange: _Exchange, packet: Pubrec) -> None:
+        now_ms = self._service.clock_ms()
+        if exchange.refused_ms < 0:
+            exchange.refused_ms = now_ms
+        is_full = packet.reason_code is ReasonCode.QUOTA_EXCEEDED
+        if is_full and now_ms - exchange.refused_ms < _FULL_MS_MAX:
+            self._again.append(exchange)
+            self._again_ms = now_ms + _FULL_AGAIN_MS
+        else:
+            exchange.done(error_of(packet.reason_code, packet.properties.reason_string))
+            self._send_more()
+
     def failed(self, error: ErrorValue) -> None:
         exchanges, self._open = self._open, {}
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = [*self._again, *self._waiting], deque()
+        self._again = []
         for exchange in exchanges.values():
             if not exchange.is_taken:
                 exchange.done(FATE_UNKNOWN)
-        for _, done in waiting:
-            done(error)
+        for exchange in waiting:
+            exchange.done(error)
 
 
 class ConnectionPublisher:
@@ -138,7 +176,7 @@ class ConnectionPublisher:
         service: BrokerService,
         person: TopicPerson,
         draw: Callable[[TopicPerson, int], str],
-        adopt: Callable[[TopicSession], None],
+        adopt: Callable[[PublishingSession], None],
     ) -> None:
         self._service = service
         self._person = person
@@ -165,11 +203,11 @@ class ConnectionPublisher:
             return
         prg = tenant.owner(message.topic).number
         sender = self._sessions.get(prg)
-        if sender is None or sender.session.is_over:
+        if sender is None or sender.is_over:
             client_id = self._draw(self._person, prg)
             sender = PublishingSession(self._service, self._person, client_id)
             self._sessions[prg] = sender
-            self._adopt(sender.session)
+            self._adopt(sender)
         sender.publish(publish, done)
 
     def close(self) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from quantum.node.topic_publishing import ConnectionPublisher
 from quantum.node.topic_session import SessionTerms, TopicSession
+from quantum.node.topic_sharing import SharedSubscription
 from quantum.node.topic_subscribing import SubscribingSession
 from quantum.protocols.amqp.engine import ErrorValue
 from quantum.protocols.amqp.session.topic_port import TopicPerson, TopicReceiver, TopicWish
@@ -20,23 +21,36 @@ _DRAWS_MAX: Final = 10_000
 """Names are drawn until one belongs to the wanted partition; of 1,024 none is missed so often."""
 
 
+class TickedSession(Protocol):
+    """What has something to do as time passes, until it is over."""
+
+    @property
+    def is_over(self) -> bool: ...
+    def on_tick(self, now_ms: int) -> None: ...
+
+
 class TopicSessions:
     """All of them, of all tenants."""
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._sessions: set[TopicSession] = set()
+        self._sessions: set[TickedSession] = set()
 
     def publisher(self, person: TopicPerson) -> ConnectionPublisher:
         return ConnectionPublisher(self._service, person, self._draw, self._sessions.add)
 
     def subscribe(
         self, person: TopicPerson, wish: TopicWish, receiver: TopicReceiver
-    ) -> SubscribingSession:
+    ) -> SubscribingSession | SharedSubscription:
+        found: SubscribingSession | SharedSubscription
         client_id = _name(person, wish.session)
         others = self.filters_of(person, wish.session) or []
-        found = SubscribingSession(self._service, person, wish, client_id, receiver, others=others)
-        self._sessions.add(found.session)
+        found = own = SubscribingSession(
+            self._service, person, wish, client_id, receiver, others=others
+        )
+        if wish.share and wish.keep_seconds:
+            found = SharedSubscription(self._service, person, wish, own, receiver)
+        self._sessions.add(found)
         return found
 
     def filters_of(self, person: TopicPerson, session: str) -> list[bytes] | None:

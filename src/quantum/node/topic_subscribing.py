@@ -207,5 +207,24 @@ class SubscribingSession:
             self._pings.append(self._last)
             self.session.ping()
 
+    def probe_once(self) -> None:
+        """The same, unless it was asked and nothing came since."""
+        if self._is_ready and not self.is_drained:
+            self.probe()
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing is held, and nothing is on its way."""
+        return self.is_drained and not self._held
+
     def close(self, *, ends: bool) -> None:
         self.session.leave(0 if ends else self._wish.keep_seconds)
+
+    # Time.
+
+    @property
+    def is_over(self) -> bool:
+        return self.session.is_over
+
+    def on_tick(self, now_ms: int) -> None:
+        self.session.on_tick(now_ms)

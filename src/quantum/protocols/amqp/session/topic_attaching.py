@@ -31,6 +31,7 @@ from quantum.protocols.amqp.session.topic_port import (
     TopicPublisher,
     TopicWish,
 )
+from quantum.topics import TopicError, check_topic_filter, check_topic_name
 
 SHARED: Final = "shared"
 GLOBAL: Final = "global"
@@ -60,10 +61,7 @@ class TopicLinks:
         """Let a client publish to a topic that it may publish to. Raises LinkRefused."""
         self._port()
         name = address.name
-        if any(wild in name for wild in _WILD):
-            raise LinkRefused(
-                Condition.INVALID_FIELD, "a sender names one topic, without wildcards"
-            )
+        _check(check_topic_name, name)
         if name.startswith("$"):
             raise LinkRefused(Condition.NOT_ALLOWED, "nothing is sent to the broker's own topics")
         link.attach(target=replace(target, durable=TerminusDurability.NONE))
@@ -83,6 +81,10 @@ class TopicLinks:
         Raises LinkRefused.
         """
         port, client = self._port(), self._client
+        _check(check_topic_filter, address.name)
+        if address.name.startswith(_SHARE_PREFIX):
+            why = "a shared subscription is asked for by the capability `shared`"
+            raise LinkRefused(Condition.INVALID_FIELD, why)
         try:
             filters = read_filters(source.filter)
         except SelectorError as error:
@@ -177,6 +179,16 @@ class TopicLinks:
         if port is None:
             raise LinkRefused(Condition.NOT_IMPLEMENTED, "this node serves no topics")
         return port
+
+
+def _check(check: Callable[[bytes], None], name: str) -> None:
+    """Raise LinkRefused for what is no name of a topic, or no filter."""
+    try:
+        check(name.encode())
+    except (TopicError, UnicodeEncodeError) as error:
+        raise LinkRefused(Condition.INVALID_FIELD, f"{error}") from None
+    if not name.isprintable():
+        raise LinkRefused(Condition.INVALID_FIELD, "a topic has no control characters")
 
 
 class _LookedUp:

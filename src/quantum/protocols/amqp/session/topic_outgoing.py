@@ -29,6 +29,7 @@ from quantum.protocols.amqp.session.topic_messages import message_for
 from quantum.protocols.amqp.session.topic_port import TopicDelivery, TopicSubscription
 
 _TAG_BYTES: Final = 8
+_SENT_AT_ONCE: Final = 200
 
 
 class TopicOutgoingLink:
@@ -53,6 +54,7 @@ class TopicOutgoingLink:
         self.subscription: TopicSubscription | None = None
         self._held: dict[int, TopicDelivery] = {}
         self._is_probing = False
+        self._is_due = False
 
     # What the session says.
 
@@ -62,6 +64,13 @@ class TopicOutgoingLink:
             self._client.touch()
 
     def arrived(self) -> None:
+        """Send it when this call is over, with what else came."""
+        if not self._is_due:
+            self._is_due = True
+            self._client.home.tenant.soon(self._send_due)
+
+    def _send_due(self) -> None:
+        self._is_due = False
         self.pump()
 
     def failed(self, error: ErrorValue) -> None:
@@ -83,11 +92,14 @@ class TopicOutgoingLink:
         link, subscription = self._link, self.subscription
         if subscription is None:
             return
-        while link.is_sendable and self._client.writable:
-            delivery = subscription.take()
+        for _ in range(_SENT_AT_ONCE):
+            is_possible = link.is_sendable and self._client.writable
+            delivery = subscription.take() if is_possible else None
             if delivery is None:
                 break
             self._send(subscription, delivery)
+        else:
+            self.arrived()  # others are served before the rest
         if link.state is LinkState.ATTACHED and link.drain and link.credit > 0:
             self._drain(subscription)
         else:
