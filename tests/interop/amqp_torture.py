@@ -52,6 +52,8 @@ class TortureClient(threading.Thread):
         self._next = hash(name) % len(ports)
         self.seen = seen
         self.stopping = threading.Event()
+        self.options: dict[str, Any] = {}
+        """What each connection is asked for."""
 
     def run(self) -> None:
         while not self.stopping.is_set():
@@ -60,7 +62,7 @@ class TortureClient(threading.Thread):
             connection: Any = None
             try:
                 connection = BlockingConnection(
-                    f"127.0.0.1:{self._ports[self._next]}", timeout=5, heartbeat=2
+                    f"127.0.0.1:{self._ports[self._next]}", timeout=5, heartbeat=2, **self.options
                 )
                 self.work(connection, life)
             except _FAILURES:

@@ -18,6 +18,7 @@ from quantum.broker.queues import (
     encode_queue_command,
     messages_in,
 )
+from quantum.edge.websocket import AMQP
 from quantum.model.records import RecordProtocol
 from quantum.node.listeners import Listeners
 from quantum.node.service import BrokerService
@@ -170,6 +171,7 @@ def serve_amqp(service: BrokerService, listeners: Listeners) -> Callable[[], Non
         RecordProtocol.KAFKA: kafka_records,
     }
     listeners.plaintext["amqp"] = listeners.encrypted["amqps"] = new
+    listeners.over_websocket[AMQP] = new
     service.amqp.writer = KafkaRecordWriter()
     service.amqp.topics = TopicSessions(service)
     bodies = service.amqp.bodies = QueueBodies()
