@@ -53,6 +53,12 @@ class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str = FORMAT
     format_version: int = 1
     mac: str = ""
+    groups: tuple[BackupPoint, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The cluster's own groups; not written where there are none, as by releases before."""
+
+    @property
+    def group_points(self) -> tuple[BackupPoint, ...]:
+        return () if self.groups is msgspec.UNSET else self.groups
 
     @property
     def name(self) -> str:

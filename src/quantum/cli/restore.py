@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,12 +13,14 @@ from typing import Annotated, Any
 import typer
 
 from clustor.wall_clock import wall_clock_ms
-from quantum.archive import PrgId, open_objects
+from quantum.archive import open_objects
 from quantum.archive.backups import read_backup
+from quantum.archive.roots import open_roots
 from quantum.cli.archive_opening import ring_of
 from quantum.cli.backup import AsJson, Keys, Store, first_ring, restored, telling_restore
 from quantum.cli.exits import Exit, fail
-from quantum.node.archived_state import ArchivedState, PointInTime, replay_archive
+from quantum.node.archived_log import PointInTime
+from quantum.node.archived_state import ArchivedState, replay_archive
 from quantum.node.restoring import RestorePlan, restore_into, wanted_prgs
 
 _LOOKS = ("sessions", "retained", "queues")
@@ -61,22 +62,21 @@ def restore(
     point = PointInTime(to_index, None if to_time is None else read_moment(to_time))
     plan = RestorePlan(point, tenants=frozenset(tenant or ()), nodes=nodes, base_port=base_port)
     with telling_restore():
-        objects = open_objects(source)
+        roots = open_roots(source)
         if backup is not None:
-            found = read_backup(objects, backup, first_ring(objects, keys))
-            plan = replace(plan, points={each.prg: each.index for each in found.points})
-        done = restore_into(
-            objects,
-            lambda prg: ring_of(keys, prg),
-            into,
-            plan,
-            now_ms=wall_clock_ms(),
-        )
+            ring = first_ring(roots.tenants, keys)
+            plan = plan.at_backup(read_backup(roots.tenants, backup, ring))
+        now_ms = wall_clock_ms()
+        done = restore_into(roots, lambda prg: ring_of(keys, prg), into, plan, now_ms=now_ms)
     if as_json:
-        typer.echo(json.dumps({"into": str(into), "partitions": restored(done)}))
+        typer.echo(json.dumps({"into": str(into), **restored(done)}))
         return
-    for each in done:
-        typer.echo(f"{each.prg}  entry {each.index}  {each.digest[:16]}…")
+    places = [(each.prg, each.index, each.digest) for each in done.partitions]
+    places += [(each.prg, each.index, each.digest) for each in done.groups]
+    for prg, index, digest in places:
+        typer.echo(f"{prg}  entry {index}  {digest[:16]}…")
+    if not done.groups:
+        typer.echo("the archive has no control plane: users, roles and settings are not restored")
     typer.echo(f"restored into {into}")
 
 
@@ -160,23 +160,15 @@ def _serve(source: str, keys: Path, point: PointInTime, tenant: str | None, rest
         data = Path(place) / "data"
         plan = RestorePlan(point, tenants=frozenset() if tenant is None else frozenset({tenant}))
         with telling_restore():
-            objects = open_objects(source)
             restore_into(
-                objects,
+                open_roots(source),
                 lambda prg: ring_of(keys, prg),
                 data,
                 plan,
                 now_ms=wall_clock_ms(),
             )
-            first = wanted_prgs(objects, plan.tenants)[0]
-        command = [sys.executable, "-m", "quantum.cli", "up", "--data", str(data)]
-        given = [*command, *_prgs(objects, first, point, keys), *rest]
+        command = [sys.executable, "-m", "quantum.cli", "up", "--data", str(data), *rest]
         try:
-            return subprocess.run(given, check=False).returncode
+            return subprocess.run(command, check=False).returncode
         except KeyboardInterrupt:
             return 0
-
-
-def _prgs(objects: Any, prg: PrgId, point: PointInTime, keys: Path) -> list[str]:
-    state = replay_archive(objects, prg, ring_of(keys, prg), point)
-    return ["--tenant-prgs", str(state.tenant.prgs)]
