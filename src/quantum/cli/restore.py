@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,9 +14,12 @@ from typing import Annotated, Any
 import typer
 
 from clustor.wall_clock import wall_clock_ms
-from quantum.archive import open_objects
+from quantum.archive import PrgId, open_objects
 from quantum.archive.backups import read_backup
 from quantum.archive.roots import open_roots
+from quantum.broker import Broker
+from quantum.broker.queues.section import QueueSection
+from quantum.broker.streams.section import StreamSection
 from quantum.cli.archive_opening import ring_of
 from quantum.cli.backup import AsJson, Keys, Store, first_ring, restored, telling_restore
 from quantum.cli.exits import Exit, fail
@@ -23,7 +27,7 @@ from quantum.node.archived_log import PointInTime
 from quantum.node.archived_state import ArchivedState, replay_archive
 from quantum.node.restoring import RestorePlan, restore_into, wanted_prgs
 
-_LOOKS = ("sessions", "retained", "queues")
+_LOOKS = ("sessions", "retained", "queues", "streams", "read")
 
 
 def restore(
@@ -32,7 +36,11 @@ def restore(
     into: Annotated[Path, typer.Option("--into", metavar="DIR", help="An empty directory.")],
     keys: Keys,
     to_index: Annotated[
-        int | None, typer.Option(min=0, help="Stop behind this entry, in every partition.")
+        list[str] | None,
+        typer.Option(
+            metavar="[TENANT/N=]INDEX",
+            help="Stop behind this entry, in every partition or in one; may be repeated.",
+        ),
     ] = None,
     to_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop before what is later than this.")
@@ -57,10 +65,16 @@ def restore(
 
     Exit code 3: DIR is not empty, or the archive does not reach so far. 4: keys. 6: altered.
     """
-    if sum(each is not None for each in (to_index, to_time, backup)) > 1:
+    if sum(bool(each) for each in (to_index, to_time, backup)) > 1:
         fail("say one place: --to-index, --to-time or --backup", Exit.USAGE)
-    point = PointInTime(to_index, None if to_time is None else read_moment(to_time))
-    plan = RestorePlan(point, tenants=frozenset(tenant or ()), nodes=nodes, base_port=base_port)
+    index, points = _read_entries(to_index or [])
+    plan = RestorePlan(
+        PointInTime(index, None if to_time is None else read_moment(to_time)),
+        points,
+        tenants=frozenset(tenant or ()),
+        nodes=nodes,
+        base_port=base_port,
+    )
     with telling_restore():
         roots = open_roots(source)
         if backup is not None:
@@ -83,7 +97,10 @@ def restore(
 def at(
     moment: Annotated[str, typer.Argument(metavar="TIME", help="When: 2026-11-16T09:30 (UTC).")],
     what: Annotated[
-        str, typer.Argument(metavar="serve|sessions|retained|queues|read", help="What to look at.")
+        str,
+        typer.Argument(
+            metavar="serve|sessions|retained|queues|streams|read", help="What to look at."
+        ),
     ],
     rest: Annotated[
         list[str] | None, typer.Argument(help="For `serve`: options of `quantum up`.")
@@ -97,8 +114,8 @@ def at(
     """Look at a broker as it stood at a moment, out of its archive: the living one is not asked.
 
     `serve` runs a copy of it in a temporary directory, to which stock clients connect; what they
-    change there is gone when it ends. The others print what every partition knew. `read` prints
-    how far each was.
+    change there is gone when it ends. The others print what every partition knew: `queues` those
+    of sessions and of AMQP, `streams` captures and Kafka's topics, `read` how far each log was.
 
     Example: quantum at 2026-11-16T09:30 --from s3://bucket/archive --keys keys -- retained
 
@@ -109,8 +126,8 @@ def at(
     point = PointInTime(time_ms=read_moment(moment))
     if what == "serve":
         raise typer.Exit(_serve(source, keys, point, tenant, rest or []))
-    if what not in (*_LOOKS, "read"):
-        fail(f"there is nothing like {what}: serve, sessions, retained, queues, read", Exit.USAGE)
+    if what not in _LOOKS:
+        fail(f"there is nothing like {what}: serve, {', '.join(_LOOKS)}", Exit.USAGE)
     with telling_restore():
         objects = open_objects(source)
         prgs = wanted_prgs(objects, () if tenant is None else (tenant,))
@@ -121,6 +138,22 @@ def at(
         ]
     for row in rows:
         typer.echo(json.dumps(row) if as_json else "  ".join(map(str, row.values())))
+
+
+def _read_entries(places: list[str]) -> tuple[int | None, dict[str, int]]:
+    """Read where to stop everywhere, and where in single partitions. Ends with one sentence."""
+    everywhere: int | None = None
+    points: dict[str, int] = {}
+    for place in places:
+        prg, _, index = place.rpartition("=")
+        try:
+            if prg:
+                points[str(PrgId.parse(prg))] = int(index)
+            else:
+                everywhere = int(index)
+        except ValueError:
+            fail(f"not an entry like 4711 or dev/0=4711: {place}", Exit.USAGE)
+    return everywhere, points
 
 
 def read_moment(text: str) -> int:
@@ -142,6 +175,8 @@ def _rows(state: ArchivedState, what: str) -> list[dict[str, Any]]:
         ]
     if what == "read":
         return [{"prg": prg, "index": int(state.index), "digest": state.digest}]
+    if what == "streams":
+        return [{"prg": prg, **row} for row in _stream_rows(broker)]
     found = []
     for client, session in sorted(broker.state.sessions.items()):
         row: dict[str, Any] = {"prg": prg, "client": client.decode(errors="replace")}
@@ -151,7 +186,30 @@ def _rows(state: ArchivedState, what: str) -> list[dict[str, Any]]:
         else:
             row |= {"queued": len(session.outbound)}
         found.append(row)
+    if what == "queues":
+        found += [{"prg": prg, **row} for row in _queue_rows(broker)]
     return found
+
+
+def _stream_rows(broker: Broker) -> Iterator[dict[str, Any]]:
+    for stream in broker.state.streams:
+        name, start, following = stream.spec.name.decode(), stream.start_offset, stream.next_offset
+        yield {"stream": name, "partition": stream.partition, "start": start, "next": following}
+    for section in broker.state.sections.values():
+        if isinstance(section, StreamSection):
+            for (number, partition), hosted in sorted(section.state.partitions.items()):
+                topic, log = section.state.topics.get(number), hosted.log
+                name = "" if topic is None else topic.name
+                place = {"start": log.start_offset, "next": log.end_offset}
+                yield {"topic": name, "partition": partition, **place}
+
+
+def _queue_rows(broker: Broker) -> Iterator[dict[str, Any]]:
+    for section in broker.state.sections.values():
+        if isinstance(section, QueueSection):
+            for name, queue in sorted(section.queues.items()):
+                said = {"queue": name.decode(errors="replace"), "queued": len(queue.live)}
+                yield {**said, "dead": len(queue.dead), "bytes": queue.bytes}
 
 
 def _serve(source: str, keys: Path, point: PointInTime, tenant: str | None, rest: list[str]) -> int:

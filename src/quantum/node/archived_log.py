@@ -97,16 +97,17 @@ class GroupHistory:
         machine: StateMachine,
         place: LogPlace,
         applied: Callable[[Entry], None] = lambda _: None,
+        is_enough: Callable[[], bool] = lambda: False,
     ) -> LogPlace:
-        """Apply what follows a place, through the point; `applied` hears of every entry.
+        """Apply what follows a place, through the point, or until it is enough.
 
-        ArchiveMissing where entries before the point are not there.
+        `applied` hears of every entry. ArchiveMissing where entries before the point are not there.
         """
         index, term, commands = place.index, place.term, place.commands
         for entry in self._entries(index + 1):
-            self.pace(len(entry.payload))
-            if self._is_later(entry):
+            if is_enough() or self._is_later(entry):
                 break
+            self.pace(len(entry.payload))
             index, term = entry.index, entry.term
             commands += len(apply_entry(machine, entry))
             applied(entry)

@@ -8,8 +8,8 @@ that is still there at the place, or at the first entry of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from clustor.log.keys import KeyRing
@@ -76,6 +76,32 @@ def replay_archive(
     """
     log = _log(objects, prg, keys, point, pace)
     return _replay(log, log.newest())
+
+
+def replay_further(
+    objects: Objects, keys: KeyRing, state: ArchivedState, counted: Mapping[int, int], pace: Pace
+) -> ArchivedState:
+    """Apply a log behind a state until what others sent has counted, by their numbers.
+
+    Raises what `replay_archive` raises; ArchiveMissing where the archive ends before.
+    """
+    log = _log(objects, state.prg, keys, PointInTime(), pace)
+    channels = state.broker.state.channels
+
+    def is_enough() -> bool:
+        return all(channels.counted.get(each, 0) >= counted[each] for each in counted)
+
+    begun = LogPlace(int(state.index), int(state.term), state.commands)
+    found = log.apply(state.broker, begun, is_enough=is_enough)
+    if not is_enough():
+        raise ArchiveMissing(
+            "the archive ends before what another partition was told of it",
+            prg=str(state.prg),
+            last=found.index,
+        )
+    return replace(
+        state, index=LogIndex(found.index), term=Term(found.term), commands=found.commands
+    )
 
 
 def replay_streams(

@@ -17,7 +17,8 @@ from quantum.archive.backups import Backup, BackupPoint, write_backup
 from quantum.archive.roots import ArchiveRoots
 from quantum.node.archived_groups import archived_groups, replay_group
 from quantum.node.archived_log import Pace, PointInTime
-from quantum.node.archived_state import lacks_streams, replay_archive
+from quantum.node.archived_state import replay_archive
+from quantum.node.archived_tenant import cut_of
 from quantum.node.restoring import wanted_prgs
 
 KeysOf = Callable[[PrgId], KeyRing]
@@ -44,12 +45,11 @@ def take_backup(
     points: list[BackupPoint] = []
     without: list[str] = []
     prgs = wanted_prgs(roots.tenants, ())
-    for prg in prgs:
-        keys = keys_of(prg)
-        state = replay_archive(roots.tenants, prg, keys, PointInTime(), pace)
-        points.append(BackupPoint(str(prg), int(state.index), state.digest))
-        if state.extents and lacks_streams(roots.tenants, state, keys, pace):
-            without.append(str(prg))
+    for tenant in dict.fromkeys(prg.tenant for prg in prgs):
+        own = [prg for prg in prgs if prg.tenant == tenant]
+        cut = cut_of(roots.tenants, keys_of, own, lambda _: PointInTime(), pace)
+        points += cut.points
+        without += cut.without_streams
     groups = tuple(
         replay_group(roots.groups, prg, keys_of(prg), PointInTime(), pace)
         for prg in archived_groups(roots.groups)

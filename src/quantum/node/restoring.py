@@ -50,6 +50,7 @@ from quantum.node.archived_groups import (
 )
 from quantum.node.archived_log import PointInTime
 from quantum.node.archived_state import ArchivedState, replay_archive, replay_streams
+from quantum.node.archived_tenant import cut_of
 from quantum.node.restored_records import begun_with_records, tenants_at
 from quantum.tenants.broker_file import BROKER_FILE, BrokerFile, TenantEntry
 from quantum.tenants.group_ids import group_of
@@ -104,6 +105,20 @@ class RestorePlan:
         index = self.group_points.get(str(prg))
         return PointInTime(index, None if index is not None else self.point.time_ms)
 
+    def settled(self, objects: Objects, keys_of: KeysOf, prgs: list[PrgId]) -> RestorePlan:
+        """Return the same with entries of a tenant's partitions that fit together.
+
+        Entries that were asked for one by one stay as they are.
+        """
+        if (
+            self.point.index is not None
+            or len(prgs) == 1
+            or any(str(prg) in self.points for prg in prgs)
+        ):
+            return self
+        cut = cut_of(objects, keys_of, prgs, self.point_of)
+        return replace(self, points={each.prg: each.index for each in cut.points})
+
     def at_backup(self, backup: Backup) -> RestorePlan:
         """Return the same for a backup's entries."""
         points = {each.prg: each.index for each in backup.points}
@@ -139,9 +154,11 @@ def restore_into(
     done = RestoredCluster(lives=lives)
     entries: list[TenantEntry] = []
     for ordinal, (name, life) in enumerate(lives.items()):
-        for prg in (each for each in archived if each.tenant == life):
+        own_prgs = [each for each in archived if each.tenant == life]
+        settled = plan.settled(roots.tenants, keys_of, own_prgs)
+        for prg in own_prgs:
             keys = keys_of(prg)
-            state = replay_archive(roots.tenants, prg, keys, plan.point_of(prg))
+            state = replay_archive(roots.tenants, prg, keys, settled.point_of(prg))
             with making.replicas(group_of(ordinal, prg.number), keeps_streams=True) as made:
                 if state.extents:
                     replay_streams(roots.tenants, keys, state, made)
