@@ -33,7 +33,7 @@ from quantum.node.consistent_cut import ChannelMarks, lacking, marks_of
 from quantum.node.replaying import replay_directory
 from quantum.tenants.broker_file import read_broker_file
 from quantum.tenants.group_ids import group_of
-from tests.interop.broker_process import BrokerProcess
+from tests.interop.broker_process import DEADLINE_SECONDS, BrokerProcess
 from tests.interop.kafka_clients import make_topic, produce_all, read_all, until
 from tests.interop.stock_proton import browse, connected, send_all, take_all
 from tests.interop.test_backup import back_up, points
@@ -58,13 +58,14 @@ RULES = [
 
 def ask(broker: BrokerProcess, method: str, path: str, body: object = None) -> Any:
     """Ask, again where the control plane is not there yet."""
-    for _ in range(600):
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
         told = AdminApi(broker.admin).ask(method, path, body=body)
         if told.code not in (409, 429, 503, 504):
-            break
+            assert told.code == 200, told.body
+            return told.body
+        assert time.monotonic() < deadline, told.body
         time.sleep(0.1)
-    assert told.code == 200, told.body
-    return told.body
 
 
 def kafka(broker: BrokerProcess) -> str:

@@ -25,7 +25,7 @@ from quantum.cli.backup import AsJson, Keys, Store, first_ring, restored, tellin
 from quantum.cli.exits import Exit, fail
 from quantum.node.archived_log import PointInTime
 from quantum.node.archived_state import ArchivedState, replay_archive
-from quantum.node.restoring import RestorePlan, restore_into, wanted_prgs
+from quantum.node.restoring import RestoredCluster, RestorePlan, restore_into, wanted_prgs
 
 _LOOKS = ("sessions", "retained", "queues", "streams", "read")
 
@@ -82,6 +82,10 @@ def restore(
             plan = plan.at_backup(read_backup(roots.tenants, backup, ring))
         now_ms = wall_clock_ms()
         done = restore_into(roots, lambda prg: ring_of(keys, prg), into, plan, now_ms=now_ms)
+    _show(done, into, as_json=as_json)
+
+
+def _show(done: RestoredCluster, into: Path, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"into": str(into), **restored(done)}))
         return

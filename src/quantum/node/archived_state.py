@@ -137,6 +137,22 @@ def lacks_streams(
     return False
 
 
+def needed_for_streams(objects: Objects, prg: PrgId, keys: KeyRing, index: int | None) -> int:
+    """Return the first entry that the streams of a state need; 0: none, or they are lost already.
+
+    Raises what `replay_archive` raises.
+    """
+    try:
+        state = replay_archive(objects, prg, keys, PointInTime(index=index))
+        if not state.extents:
+            return 0
+        log = _log(objects, prg, keys, PointInTime(index=int(state.index)), lambda _: None)
+        row = streams_from(log, state.extents)
+    except ArchiveMissing:
+        return 0
+    return 1 if row is None else row.base_index + 1
+
+
 def streams_from(log: GroupHistory, extents: dict[int, StreamExtent]) -> SnapshotRow | None:
     """Choose the newest snapshot behind which all was appended that these extents hold.
 
