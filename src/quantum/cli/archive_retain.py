@@ -69,12 +69,8 @@ def retain(  # noqa: PLR0917  # typer
             for _ in range(_ATTEMPTS):
                 listing = read_listing(objects, prg, ring)
                 backup = None if past_backups else oldest_need(objects, listing)
-                asked = (
-                    _needed(listing, keep_from or []),
-                    None if backup is None else backup.first,
-                    None if past_streams else _of_streams(objects, listing, ring, backup),
-                )
-                needed = min((each for each in asked if each is not None), default=None)
+                streams = None if past_streams else _of_streams(objects, listing, ring, backup)
+                needed = _first(_needed(listing, keep_from or []), backup and backup.first, streams)
                 going = plan_retention(listing, Wanted(age_ms, bytes_max, needed), wall_clock_ms())
                 try:
                     left = _carry_out(objects, listing, going, ring) if delete else listing
@@ -84,6 +80,10 @@ def retain(  # noqa: PLR0917  # typer
                 break
             else:
                 fail(f"{prg}: archivers were always quicker", Exit.CONFLICT)
+
+
+def _first(*needed: int | None) -> int | None:
+    return min((each for each in needed if each is not None), default=None)
 
 
 def _carry_out(
