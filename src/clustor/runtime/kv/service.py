@@ -102,6 +102,11 @@ class _Watch:
         return bool(found.events) or (self.is_poll and found.through >= self.reached)
 
 
+def kv_store(birth: str, partition: PartitionId) -> StoreId:
+    """Name the store of a group, in the cluster that was born so."""
+    return StoreId(sha256(f"{birth}/{partition}".encode()).digest()[:16])
+
+
 class KvService:
     """All clients of all groups of one node."""
 
@@ -119,8 +124,7 @@ class KvService:
 
     def host(self, partition: PartitionId) -> None:
         """Keep a store in a group of this number, on every node."""
-        name = f"{self._node.cluster.birth}/{partition}"
-        store = StoreId(sha256(name.encode()).digest()[:16])
+        store = kv_store(self._node.cluster.birth, partition)
         self.serve(self._node.host(partition, lambda: KvMachine(store), self))
 
     def serve(self, group: HostedGroup) -> None:
