@@ -106,8 +106,8 @@ class Replica:
         self._reader = DiskReader()
         self.streams: ReplicaStreams | None = None
         """The streams of a machine that has some."""
-        if opened.streams is not None:
-            self.streams = ReplicaStreams(opened.streams.store, settings.stream_policies)
+        if (made := opened.streams) is not None:
+            self.streams = ReplicaStreams(made.store, settings.stream_policies, self.stream_damaged)
         self._snapshots = ReplicaSnapshots(
             Shelf(
                 settings,
