@@ -37,7 +37,7 @@ from quantum.partition.leader import PartitionLeader
 from quantum.partition.stream_side import section_of
 from quantum.protocols.kafka.codec.compacting import KeyCompaction, max_timestamp_of
 
-PASS_SECONDS_MIN: Final = 10.0
+PASS_SECONDS_MIN: Final = 5.0
 """Between two passes over a partition at least, and ten times as long as the last one took."""
 _REST_TIMES: Final = 10
 
@@ -119,10 +119,12 @@ class TopicCompaction:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         through, purged = place.compaction.mark
-        log, since = place.hosted.log, place.files.compacted[0]
+        # The last batch of the pass before was kept whole, and is looked at again.
+        log, since = place.hosted.log, max(0, place.files.compacted[0] - 1)
         ranges = log.aborted_between(log.start_offset, through)
         aborted = [(at.producer_id, at.first_offset, at.last_offset) for at in ranges]
-        rule = KafkaRule(KeyCompaction(through, purged, aborted), since)
+        compaction = KeyCompaction(through, purged, aborted, before=since + 1)
+        rule = KafkaRule(compaction, since)
         before = place.files.size_bytes
         try:
             await rewrite_stream(prg.group, self._pool, place.hosted.file_id, rule)

@@ -57,7 +57,8 @@ class KeyCompaction:
     """Decides for one partition what a pass leaves of each batch; one thread at a time.
 
     First every batch from where the files are compacted already is noted, in order; then all of the
-    partition is asked for. `aborted` has a producer and its first and last offset for each.
+    partition is asked for. `aborted` has a producer and its first and last offset for each. A pass
+    with too many keys ends earlier, but always behind `before`.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class KeyCompaction:
         purged: int,
         aborted: Iterable[tuple[int, int, int]],
         *,
+        before: int = 0,
         keys_max: int = KEYS_MAX,
     ) -> None:
         self.through = through
@@ -75,13 +77,14 @@ class KeyCompaction:
             self._aborted.setdefault(producer_id, []).append((first, last))
         self._last: dict[bytes, int] = {}
         self._keys_max = keys_max
+        self._before = before
 
     def note(self, batch: memoryview) -> bool:
         """Take in the keys of a batch; False where no more are taken: the pass ends before it."""
         header = read_header(batch)
         if header.last_offset >= self.through:
             return False
-        if len(self._last) >= self._keys_max:
+        if len(self._last) >= self._keys_max and header.base_offset > self._before:
             self.through, self.purged = header.base_offset, min(self.purged, header.base_offset)
             return False
         if not header.is_control and not self._is_aborted(header):
