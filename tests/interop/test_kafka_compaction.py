@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.interop.broker_process import HOST, BrokerProcess
-from tests.interop.kafka_clients import PATIENCE_S, make_topic
+from tests.interop.cluster_process import UNHURRIED, ClusterProcess
+from tests.interop.kafka_clients import PATIENCE_S, kafka_of, make_topic
 
 TOPIC = "state"
 CONFIG = {
@@ -117,7 +118,7 @@ def fill(address: str, rounds: int) -> Kept:
 def test_only_the_last_record_of_each_key_stays_and_a_kill_changes_nothing(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", partitions=1) as process:
         address = f"{HOST}:{process.kafka}"
-        make_topic(address, TOPIC, **CONFIG)
+        make_topic(address, TOPIC, 1, **CONFIG)
         acked = fill(address, 200)
         wanted = last_words(acked)
         settle(address, wanted)
@@ -130,6 +131,30 @@ def test_only_the_last_record_of_each_key_stays_and_a_kill_changes_nothing(tmp_p
         process.start()
         wanted = last_words(acked)
         settle(address, wanted)
+
+
+def test_every_replica_of_a_cluster_compacts_to_the_same(tmp_path: Path) -> None:
+    """Nodes are killed while they write and while they compact; each leads, and all agree."""
+    with ClusterProcess(tmp_path / "three", tenant_prgs=1, patience=UNHURRIED) as cluster:
+        address = kafka_of(cluster)
+        make_topic(address, TOPIC, 1, **CONFIG)
+        acked = fill(address, 100)
+        for node in (1, 2, 3):
+            writer = Writer(address, **{"enable.idempotence": True})
+            for number in range(400):
+                if number == 200:
+                    writer.producer.poll(0.2)
+                    cluster.kill(node)
+                writer.write(b"key %d" % (number % 7), b"%d after %d" % (number, node))
+            writer.write(b"deleted by %d" % node, None)
+            writer.write(b"last", b"%d" % node)
+            writer.flush()
+            acked |= writer.acked
+            settle(address, last_words(acked))
+        wanted = last_words(acked)
+        for node in (3, 1, 2):
+            cluster.kill(node)
+            settle(address, wanted)
 
 
 REFUSED = (

@@ -119,7 +119,7 @@ class TopicCompaction:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         through, purged = place.compaction.mark
-        # The last batch of the pass before was kept whole, and is looked at again.
+        # Of the last batch of the pass before too much was kept: it is looked at again.
         log, since = place.hosted.log, max(0, place.files.compacted[0] - 1)
         ranges = log.aborted_between(log.start_offset, through)
         aborted = [(at.producer_id, at.first_offset, at.last_offset) for at in ranges]

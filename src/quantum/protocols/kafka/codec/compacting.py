@@ -96,18 +96,20 @@ class KeyCompaction:
     def left_of(self, batch: memoryview) -> memoryview | bytes | None:
         """Return a batch as it is to be kept, the same object if whole; None: nothing of it.
 
-        The last one of the pass is always kept, so that every reader reaches the end.
+        Something of the last one of the pass is always kept, so that every reader reaches the end.
         """
         header = read_header(batch)
-        if header.last_offset >= self.through - 1:
+        is_last = header.last_offset == self.through - 1
+        if header.last_offset >= self.through:
             return batch
         if header.is_control:
-            is_over = header.last_offset < self.purged and _is_commit(batch)
+            is_over = header.last_offset < self.purged and not is_last and _is_commit(batch)
             return None if is_over else batch
         if self._is_aborted(header):
-            return None
+            return batch if is_last else None
         data, records = _seen_in(header, batch)
-        kept = [seen for seen in records if self._stays(seen)]
+        end = header.last_offset if is_last else -1
+        kept = [seen for seen in records if seen.offset == end or self._stays(seen)]
         if len(kept) == len(records):
             return batch
         return _joined(header, data, kept) if kept else None
