@@ -31,6 +31,7 @@ from quantum.broker.queues import (
     SettlementKind,
 )
 from quantum.broker.queues.prepared import DECIDED_MS_MAX, PREPARED_MAX
+from quantum.broker.queues.transacting import TransactingSection
 from tests.quantum.broker.queues.queue_desk import LANE, QueueDesk
 
 ACCEPTED, REJECTED, RELEASED = (
@@ -164,7 +165,9 @@ def test_what_a_transaction_settles_hears_no_other_word() -> None:
     # Another transaction cannot have it, in one partition or in several.
     again = [Settlement(0, ACCEPTED)]
     assert ring.prepare(1, b"u", settles=again) == QueueRefusal.IN_USE
-    assert ring.lane(1, Enqueue(LANE, 0, [], [(b"q1", again)], True)) == QueueRefusal.IN_USE
+    assert (
+        ring.lane(1, Enqueue(LANE, 0, [], [(b"q1", again)], is_whole=True)) == QueueRefusal.IN_USE
+    )
     ring.decide(b"t", commit=True)
     ring.exchange()
     assert desk.live(b"q1") == []
@@ -208,6 +211,8 @@ def test_a_part_that_comes_behind_the_end_asks_and_is_rolled_back() -> None:
     ring.exchange()
     assert ring.prepare(2, b"t", b"late") == QueueRefusal.NONE
     ring.desks[2].elapse(LATE_SECONDS)
+    ring.desks[2].elapse(1)
+    assert ring.pass_on(2, 0) == 1, "it asks once, and again only after as long"
     ring.exchange()
     assert ring.is_quiet()
     assert ring.live() == [[], [], []]
@@ -314,6 +319,7 @@ def test_a_partition_holds_so_many_and_knows_its_neighbours() -> None:
     ring = Ring()
     assert ring.prepare(0, b"t", b"m", coordinator=3) == QueueRefusal.NOT_PLACED_HERE
     section = ring.desks[0].section
+    assert isinstance(section, TransactingSection)
     for number in range(PREPARED_MAX):
         section._prepared[b"%d" % number] = msgspec.UNSET  # type: ignore[assignment]
     assert (
