@@ -152,6 +152,8 @@ class OutgoingLink:
                 self._is_draining = True
                 self._drain += 1
         else:
+            if link.drain and not link.waiting:
+                link.drained()  # there is no credit to use up, and who asks waits for the answer
             self._is_draining = False
         self.pump()
 
