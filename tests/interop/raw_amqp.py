@@ -89,6 +89,8 @@ class RawClient:
         target = TargetTerminus(address, **_DURABLE)  # type: ignore[arg-type]
         self._attach(name, LinkRole.SENDER, SourceTerminus("mine"), target, unsettled)
         answer, _ = self.hear(AttachFrame)
+        if answer.target is None:
+            raise ConnectionResetError("the link is refused")
         assert answer.target.durable == TerminusDurability.UNSETTLED_STATE
         self.hear(FlowFrame)
         found: Unsettled | None = answer.unsettled

@@ -45,7 +45,8 @@ from clustor.snapshot.types import IvSalt, SnapshotKind, new_manifest_id
 from clustor.streams.changes import StreamChange, StreamExtent
 from clustor.streams.config import StreamConfig
 from clustor.streams.opening import create_store
-from clustor.streams.store import StreamPlan, StreamStore
+from clustor.streams.plans import StreamPlan
+from clustor.streams.store import StreamStore
 from clustor.streams.types import StoreId
 
 _PRODUCER = "restore"

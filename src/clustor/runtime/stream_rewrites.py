@@ -70,7 +70,7 @@ async def rewrite_stream(
     try:
         return await rewriting.run(partition, rule)
     except (ChecksumMismatch, AuthenticationFailed) as damage:
-        group.replica.stream_damaged(str(damage))
+        group.replica.damaged("a stream", str(damage))
         raise
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from quantum.broker.queues import NewMessage, QueueRefusal
 from quantum.edge.ports import ConnectionPeer, WirePort
 from quantum.protocols.amqp.engine import (
     AcceptedOutcome,
@@ -22,7 +21,6 @@ from quantum.protocols.amqp.engine import (
     CloseReceived,
     Condition,
     ConnectionState,
-    Declared,
     DeclareReceived,
     DeliveryAborted,
     DeliveryReceived,
@@ -38,13 +36,11 @@ from quantum.protocols.amqp.engine import (
     LinkState,
     OpenReceived,
     OutgoingDelivery,
-    RejectedOutcome,
     SaslInitReceived,
     SaslResponseReceived,
     SenderDispositionReceived,
     SessionFailed,
     SessionState,
-    TransactionalState,
     WindowOpened,
 )
 from quantum.protocols.amqp.engine.types import SaslCode
@@ -52,7 +48,6 @@ from quantum.protocols.amqp.session.amqp_node import AmqpNode
 from quantum.protocols.amqp.session.attaching import LinkMaker
 from quantum.protocols.amqp.session.client_port import LinkEnd
 from quantum.protocols.amqp.session.message_head import sender_mark
-from quantum.protocols.amqp.session.outgoing import OutgoingLink
 from quantum.protocols.amqp.session.sasl import (
     ANONYMOUS,
     EXTERNAL,
@@ -136,7 +131,7 @@ class AmqpClient:
                 sasl_required=not is_free,
             )
         )
-        self._transactions = Transactions(home, self.node.entropy)
+        self._transactions = Transactions(home, self.node.entropy, self.settle_later)
         self.node.joined(self)
 
     def received(self, data: bytes) -> None:
@@ -429,6 +424,7 @@ class AmqpClient:
         end = self.links.pop(link, None)
         if end is not None:
             end.closed(failed=False)
+        self.transactions.link_closed(link)
         self._maker.closed([link], is_ended=is_closed)
 
     def _on_flow(self, event: FlowReceived) -> None:
@@ -463,38 +459,7 @@ class AmqpClient:
         return self._transactions
 
     def _on_declare(self, event: DeclareReceived) -> None:
-        txn_id = self.transactions.declare()
-        if txn_id is None:
-            error = ErrorValue(Condition.RESOURCE_LIMIT_EXCEEDED, "too many transactions")
-            self.settle_later(event.link.session, event.delivery_id, RejectedOutcome(error))
-        else:
-            self.settle_later(event.link.session, event.delivery_id, Declared(txn_id))
+        self.transactions.on_declare(event)
 
     def _on_discharge(self, event: DischargeReceived) -> None:
-        def then(state: DeliveryState) -> None:
-            self.settle_later(event.link.session, event.delivery_id, state)
-
-        self.transactions.discharge(event.txn_id, fail=event.fail, then=then)
-
-    def post(
-        self, txn_id: bytes, queue: bytes, message: NewMessage, done: Callable[[QueueRefusal], None]
-    ) -> None:
-        is_known = self.transactions.post(txn_id, queue, message)
-        done(QueueRefusal.NONE if is_known else QueueRefusal.GAP)
-
-    def acquire(
-        self,
-        end: OutgoingLink,
-        deliveries: list[OutgoingDelivery],
-        state: TransactionalState,
-        *,
-        settled: bool,
-    ) -> None:
-        """Let what is said of deliveries count with a transaction."""
-        found = self.transactions.find(state.txn_id)
-        numbers = end.take_held(deliveries)
-        if found is not None:
-            found.settles += [(end, number, state.outcome) for number in numbers]
-        if not settled:
-            for delivery in deliveries:
-                end.confirm(delivery, state)
+        self.transactions.on_discharge(event)
