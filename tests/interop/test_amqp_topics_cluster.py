@@ -98,8 +98,7 @@ def torture(cluster: ClusterProcess, ports: list[int]) -> None:
     for client in clients:
         client.start()
     for _ in range(KILLS):
-        wanted = len(seen.told) + TOLD_EACH
-        cluster.until(lambda wanted=wanted: len(seen.told) >= wanted, "clients are served again")
+        until_told(cluster, seen, len(seen.told) + TOLD_EACH)
         cluster.kill(rng.randint(1, 3))
     for client in clients[1:]:
         client.stopping.set()
@@ -114,3 +113,7 @@ def torture(cluster: ClusterProcess, ports: list[int]) -> None:
     assert seen.told <= set(kept)
     assert max(Counter(kept).values()) == 1
     assert set(seen.accepted) <= set(kept)
+
+
+def until_told(cluster: ClusterProcess, seen: Seen, wanted: int) -> None:
+    cluster.until(lambda: len(seen.told) >= wanted, "clients are served again")
