@@ -70,7 +70,7 @@ def retain(  # noqa: PLR0917  # typer
                 listing = read_listing(objects, prg, ring)
                 backup = None if past_backups else oldest_need(objects, listing)
                 streams = None if past_streams else _of_streams(objects, listing, ring, backup)
-                needed = _first(_needed(listing, keep_from or []), backup and backup.first, streams)
+                needed = _first(_needed(listing, keep_from or []), backup, streams)
                 going = plan_retention(listing, Wanted(age_ms, bytes_max, needed), wall_clock_ms())
                 try:
                     left = _carry_out(objects, listing, going, ring) if delete else listing
@@ -82,7 +82,8 @@ def retain(  # noqa: PLR0917  # typer
                 fail(f"{prg}: archivers were always quicker", Exit.CONFLICT)
 
 
-def _first(*needed: int | None) -> int | None:
+def _first(table: int | None, backup: OldestNeed | None, streams: int | None) -> int | None:
+    needed = (table, None if backup is None else backup.first, streams)
     return min((each for each in needed if each is not None), default=None)
 
 

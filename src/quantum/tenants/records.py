@@ -2,8 +2,9 @@
 
 The tenants of `broker.json` are recorded as they were made. Every other tenant that has a record
 (`POST /v1/tenants`) is given partitions, and every ring grows to the `tenant_prg_count` of the
-configuration, and in a production cluster to what its tier and its quotas ask for (`sizing`). The numbers of a tenant's groups come from the revision that made its record, which
-is never given twice: a tenant that is made again under an old name finds nothing of the old one.
+configuration, in a production cluster at least to what its tier and its quotas ask for (`sizing`).
+The numbers of a tenant's groups come from the revision that made its record, which is never given
+twice: a tenant that is made again under an old name finds nothing of the old one.
 """
 
 from __future__ import annotations
