@@ -135,6 +135,10 @@ class RawClient:
         state = AcceptedOutcome()
         self.say(DispositionFrame(LinkRole.RECEIVER, number, None, settled, state))
 
+    def accept_range(self, first: int, last: int) -> None:
+        """Accept and settle deliveries that follow each other."""
+        self.say(DispositionFrame(LinkRole.RECEIVER, first, last, True, AcceptedOutcome()))  # noqa: FBT003 -- a field of the frame
+
     def detach(self, *, closed: bool) -> None:
         self.say(DetachFrame(0, closed))
         self.hear(DetachFrame)
