@@ -16,6 +16,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.browser import Browser, chromium
@@ -39,6 +41,7 @@ PAGES: Final = {
     "configuration": "Versions",
     "audit": "Calls",
     "why": "Access: may it?",
+    "deliveries": "Would a message come?",
     "live": "Connection",
     "everything": "A page of the API",
 }
@@ -360,6 +363,54 @@ def test_why_says_sentence_rule_and_command(page: Browser) -> None:
     show(page, "nodes")
     page.press("Why?")
     reads(page, "WhySnapshotBlocked")
+
+
+def publish_asking(broker: BrokerProcess, topic: str, payload: str) -> str:
+    """Publish by a stock client that asks for a receipt, and return the id that it is told."""
+    told: Queue[str] = Queue()
+    client = paho.Client(CallbackAPIVersion.VERSION2, "asks", protocol=paho.MQTTv5)
+    client.on_publish = lambda *said: told.put(dict(said[4].UserProperty)["quantum-receipt"])
+    client.connect("127.0.0.1", broker.mqtt)
+    client.loop_start()
+    asks = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho has none
+    asks.UserProperty = [("quantum-receipt", "")]
+    client.publish(topic, payload, qos=1, properties=asks)
+    try:
+        return told.get(timeout=60)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_a_delivery_is_explained_followed_and_proven(page: Browser, broker: BrokerProcess) -> None:
+    """A message for a session that is away: would it come, where is it, was it on disk."""
+    body = {"filters": ["parcel/#"], "wait_ms": 0, "keep_seconds": 600}
+    post(page, "/v1/tenants/dev/poll", body)
+    sessions = broker.page("/v1/tenants/dev/sessions")["items"]
+    client = next(each["client_id"] for each in sessions if each["subscriptions"] == 1)
+    show(page, "deliveries")
+    page.fill("Ask about a delivery", Topic="parcel/9", Client_id=client)
+    reads(page, "gets it when it comes back, by its subscription parcel/#")
+    page.fill("Ask about a delivery", Topic="letter/9", Client_id=client)
+    reads(page, "none of its 1 subscriptions matches letter/9")
+    reads(page, "stops it")
+    message = publish_asking(broker, "parcel/9", "fragile")
+    page.fill("Follow a past message", Message_id=message, For_which_client=client)
+    reads(page, "wanted by its subscription parcel/#")
+    page.until("[...document.querySelectorAll('td')].some((each) => each.innerText === 'queued')")
+    page.fill("Get a receipt", Message_id=message)
+    reads(page, "The receipt and the nodes' public keys are below")
+    page.fill("Verify a receipt", Topic="parcel/9", Payload="fragile")
+    reads(page, f"{message}: signed by the nodes 1, of the voters 1")
+    page.until("[...document.querySelectorAll('.tag')].some((each) => each.innerText === 'proven')")
+    looked_at(page, "deliveries")
+    page.fill("Verify a receipt", Topic="parcel/9", Payload="broken")
+    reads(page, "it is about another message: topic or payload differ")
+    forged = "document.querySelector('form[aria-label=\\'Verify a receipt\\'] textarea')"
+    page.ask(f'fill({forged}, {forged}.value.replace(\'"term": "\', \'"term": "9\'))')
+    page.fill("Verify a receipt", Payload="fragile")
+    reads(page, "node 1: the signature does not fit")
+    post(page, f"/v1/tenants/dev/sessions/{client}/kick", {})
 
 
 def test_every_other_page_of_the_api_can_be_read(page: Browser) -> None:
