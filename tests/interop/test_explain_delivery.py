@@ -41,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 def is_served(cluster: ClusterProcess) -> bool:
     for node in range(1, 4):
         try:
-            code, page = fetch(cluster.admin(node), "/v1/broker/status")
+            code, page = fetch(cluster.admin(node), "/v1/broker/status", seconds=SECONDS)
         except AdminUnreachable:
             return False
         if code != 200 or len(page["partitions"]) != 3:
@@ -68,14 +68,17 @@ class StockClient:
         self.messages: Queue[bytes] = Queue()
         self.answers: Queue[Any] = Queue()
         self._subscribed: Queue[None] = Queue()
+        connected: Queue[None] = Queue()
         self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv5)
         self.client.on_message = lambda *said: self.messages.put(said[2].payload)
         self.client.on_publish = lambda *said: self.answers.put(said[4])
+        self.client.on_connect = lambda *said: None if said[3].is_failure else connected.put(None)
         self.client.on_subscribe = lambda *_: self._subscribed.put(None)
         terms = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho has none
         terms.SessionExpiryInterval = 3600
         self.client.connect("127.0.0.1", port, clean_start=clean, properties=terms)
         self.client.loop_start()
+        connected.get(timeout=SECONDS)  # paho asks again by itself where it is refused at first
 
     def subscribe(self, topic_filter: str) -> None:
         self.client.subscribe(topic_filter, qos=1)
@@ -141,7 +144,9 @@ def test_every_node_says_the_same_of_a_delivery(cluster: ClusterProcess) -> None
         assert [each["filter"] for each in coming["subscriptions"]] == ["plant/+/hot"]
         leaders = {
             row["partition"]: row["leader"]
-            for row in fetch(cluster.admin(1), "/v1/broker/status")[1]["partitions"]
+            for row in fetch(cluster.admin(1), "/v1/broker/status", seconds=SECONDS)[1][
+                "partitions"
+            ]
         }
         assert coming["answered_by"] == leaders[coming["session_partition"]]
         agree("away", "plant/7/hot", ("queued", ""))
@@ -214,7 +219,7 @@ def test_a_past_message_is_followed_to_its_acknowledgement(cluster: ClusterProce
 def test_a_message_of_a_stream_is_followed_by_its_offset(cluster: ClusterProcess) -> None:
     catalogue = next(
         row["leader"]
-        for row in fetch(cluster.admin(1), "/v1/broker/status")[1]["partitions"]
+        for row in fetch(cluster.admin(1), "/v1/broker/status", seconds=SECONDS)[1]["partitions"]
         if row["partition"] == 0
     )
     made = command(
@@ -311,7 +316,8 @@ def test_a_receipt_is_proof_without_any_node(cluster: ClusterProcess, tmp_path: 
 
     last = max(ids.values(), key=lambda each: int(each.split("-")[1]))
     group, index, digest = last.split("-")
-    unknown = fetch(cluster.admin(1), f"{TENANT}/receipts/{group}-{int(index) + 9**9}-{digest}")
+    path = f"{TENANT}/receipts/{group}-{int(index) + 9**9}-{digest}"
+    unknown = fetch(cluster.admin(1), path, seconds=SECONDS)
     assert unknown[0] == 404 and "committed and durable up to" in json.dumps(unknown[1])
     cluster.kill(3)
     receipt = kept(message, 1, 2)

@@ -73,7 +73,7 @@ function Delivery(props: { tenant: string; asking: Asking }): JSX.Element {
           <Table caption="What was looked at, in the order in which a message meets it" empty="Nothing." rows={found.steps}
             columns={[
               { name: "Rule", of: (row) => row.rule },
-              { name: "", of: (row) => <Tag kind={row.passes ? "good" : "bad"}>{row.passes ? "passes" : "stops it"}</Tag> },
+              { name: "Verdict", of: (row) => <Tag kind={row.passes ? "good" : "bad"}>{row.passes ? "passes" : "stops it"}</Tag> },
               { name: "What it says", of: (row) => row.sentence },
             ]} />
         </>
@@ -98,7 +98,7 @@ function Trail(props: { tenant: string; asking: Record<string, string> }): JSX.E
               { name: "Time", of: (row) => when(row.at_ms) },
               { name: "What", of: (row) => row.what },
               { name: "Client", of: (row) => row.client_id },
-              { name: "", of: (row) => row.sentence },
+              { name: "What it says", of: (row) => row.sentence },
               { name: "Partition", of: (row) => row.partition, number: true },
               { name: "Group", of: (row) => row.group, number: true },
               { name: "Entry", of: (row) => row.index, number: true },

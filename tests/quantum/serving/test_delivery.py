@@ -103,7 +103,8 @@ def test_a_full_queue_stops_what_is_above_qos_0_for_everybody() -> None:
 def publish(client: Client, topic: bytes, qos: int, properties: Properties) -> Puback | Pubrec:
     packet_id = PacketId(77)
     client.send(Publish(TopicName(topic), b"said", qos, packet_id=packet_id, properties=properties))
-    answer = client.expect_answer(Puback if qos == 1 else Pubrec)
+    kind: type[Puback | Pubrec] = Puback if qos == 1 else Pubrec
+    answer: Puback | Pubrec = client.expect_answer(kind)
     assert answer.packet_id == packet_id
     return answer
 
