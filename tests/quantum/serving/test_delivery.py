@@ -20,7 +20,8 @@ from quantum.protocols.mqtt.codec import (
 from quantum.protocols.mqtt.codec.types import PacketId, TopicName
 from tests.quantum.serving.client import V5, V311, Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab
-from tests.quantum.serving.test_full_queues import OPEN, fill
+from tests.quantum.serving.test_full_queues import fill
+from tests.quantum.serving.test_tenants_limits import OPEN
 
 ASKS = Properties(user_properties=(("quantum-receipt", ""),))
 TOPICS = [b"one", b"two", b"three", b"four", b"five", b"six"]
