@@ -1,7 +1,7 @@
 """What other nodes' brokers say here, and whom each word is for.
 
-Words that every node knows (relays, forwards, items, asked commands, questions) are handled here; those of a
-protocol go to the adapter that registered for them.
+Words that every node knows (relays, forwards, items, asked commands, questions) are handled here;
+those of a protocol go to the adapter that registered for them.
 """
 
 from __future__ import annotations
