@@ -26,6 +26,7 @@ from quantum.edge.lobby import Lobby
 from quantum.edge.ports import ConnectionPeer, Transport, WirePort
 from quantum.mesh import link
 from quantum.mesh.peer_words import PeerWords
+from quantum.mesh.questions import NodeQuestions
 from quantum.mesh.relay import RelayEntry
 from quantum.mesh.relays import Relays
 from quantum.mesh.tenant import Tenant
@@ -126,6 +127,8 @@ class BrokerService:
         self.adapters: tuple[Adapter, ...] = (self.mqtt, self.kafka, self.amqp)
         """The protocols that clients speak here."""
         self.relays = Relays(self, self._incarnation, self.mqtt.relayed_connection)
+        self.questions = NodeQuestions(self)
+        """What people ask here and another node knows."""
         self._words = PeerWords(
             self, {kind: call for each in self.adapters for kind, call in each.words.items()}
         )
@@ -347,6 +350,7 @@ class BrokerService:
     def _begin_link_anew(self, peer: int) -> None:
         """Something between the nodes was lost: what rests on it ends, or is sent again."""
         self.relays.link_anew(peer)
+        self.questions.link_anew(peer)
         for tenant in self.tenants.values():
             tenant.link_anew(peer)
 
