@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from quantum.model.records import RecordReaders, RecordWriter
 from quantum.protocols.amqp.session.partition_queues import BodySource
 from quantum.protocols.amqp.session.tenant_queues import TenantQueues
 from quantum.protocols.ports import Host
 from quantum.tenants.passwords import Passwords
+
+_LOOK_TICKS: Final = 10  # half a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class AmqpNode:
 
     def on_tick(self, now_ms: int) -> None:
         """Look at everybody's time, twice a second."""
-        self._round = (self._round + 1) % 50
+        self._round = (self._round + 1) % _LOOK_TICKS
         if self._round == 0:
             for connection in list(self._clients):
                 connection.check_time(now_ms)
