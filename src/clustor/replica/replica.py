@@ -256,7 +256,7 @@ class Replica:
     def _probe_device(self) -> None:
         """Sync something while the device counts as stalled: nothing else may ever be written."""
         core = self.group.core
-        if core.device_stalled and not len(self._disk) and core.now_ms >= self._probe_due_ms:
+        if core.device_stalled and not self._disk.outstanding and core.now_ms >= self._probe_due_ms:
             self._probe_due_ms = core.now_ms + core.profile.heartbeat_ms
             self._disk.submit(plan_replace(PROBE_FILE, b"probe"), lambda: None)
 

@@ -101,10 +101,10 @@ class ReplicaStreams:
     @property
     def has_work(self) -> bool:
         """Whether `advance` would begin a plan, or there is something to be told."""
-        if self.news or self.disk.has_fresh:
+        if self.news or self.disk.fresh:
             return True
         store = self.store
-        return not len(self.disk) and (
+        return not self.disk.outstanding and (
             bool(self._errands)
             or store.durable_raft_index < self._goal
             or store.tail_bytes >= store.config.flush_bytes
@@ -114,11 +114,11 @@ class ReplicaStreams:
     def advance(self) -> None:
         """Begin the plan that is due, if any, and no other is out."""
         store = self.store
-        if len(self.disk):
+        if self.disk.outstanding:
             return
         if self._errands:
             self._errands.popleft()()
-            if len(self.disk):
+            if self.disk.outstanding:
                 return
         config = store.config
         full = store.tail_bytes >= config.flush_bytes

@@ -101,7 +101,9 @@ class Outbound:
 
     def push(self, delivery: Delivery) -> bool:
         """Take a message; say whether it may leave now, with its packet id set."""
-        self.put_on(delivery.message.weight)
+        weight = delivery.message.weight
+        self.weight += weight
+        self._total.amount += weight
         if self.queue or len(self.in_flight) >= self.window:
             self.queue.append(delivery)
             return False
@@ -149,7 +151,12 @@ class Outbound:
         delivery = self.in_flight.get(packet_id)
         if delivery is None or delivery.qos != 1:
             return False
-        self._end(packet_id)
+        del self.in_flight[packet_id]
+        weight = delivery.message.weight
+        self.weight -= weight
+        self._total.amount -= weight
+        if self.unsent and packet_id in self.unsent:
+            self.unsent.remove(packet_id)
         return True
 
     def on_pubrec(self, packet_id: PacketId) -> bool:

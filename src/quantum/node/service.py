@@ -50,10 +50,10 @@ from quantum.tenants.partition_settings import broker_settings
 from quantum.tenants.policy import TenantsFile, server_name_owners
 from quantum.tenants.recent import Recent
 
-_ROUND_TICKS: Final = 18
+_ROUND_TICKS: Final = 10
 """Half a second: what is not urgent is looked at once in so many ticks."""
 _LINK_BYTES_PER_TURN: Final = 2 << 20
-_WAITING_TICKS: Final = 3
+_WAITING_TICKS: Final = 2
 _REVIEW_TICKS: Final = 2
 
 journal = logging.getLogger("quantum.broker")
@@ -378,7 +378,7 @@ class BrokerService:
 
     def turn_soon(self) -> None:
         """Let the loop take a turn, at whose end adapters flush."""
-        self._node.turn_soon()
+        self._node.flush_soon()
 
     def soon(self, call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(contained.run, "soon", "", call)
@@ -448,7 +448,7 @@ class BrokerService:
         if out is None:
             out = self._links_out[node] = link.LinkOut(self._incarnation)
         out.say(said, size)
-        self._node.turn_soon()
+        self._node.flush_soon()
 
     def open_relay(  # noqa: PLR0917  # a relay is all of these
         self,

@@ -39,8 +39,8 @@ from quantum.partition.ring_change import RingKeeper
 from quantum.partition.transfers import StreamIn, StreamOut
 
 _TOO_LARGE: Final = "TooLarge"
-_ELAPSE_TICKS: Final = 3
-_RESEND_TICKS: Final = 17
+_ELAPSE_TICKS: Final = 2
+_RESEND_TICKS: Final = 10
 
 journal = logging.getLogger("quantum.broker")
 

@@ -30,7 +30,7 @@ from quantum.partition.ports import Completion
 
 COMMAND_BYTES_MAX: Final = PART_BYTES_MAX - (64 << 10)
 """What is gathered into one command: below the size at which a command goes in parts."""
-_SESSIONS_TICKS: Final = 50
+_SESSIONS_TICKS: Final = 30
 _APPENDS_KIND: Final = bytes((APPENDS,))
 _FLAT: Final = frozenset((APPENDS, TRIMS, TERM, COMPACT))
 """Kinds of commands whose replies name nothing to wait for."""

@@ -85,7 +85,7 @@ CALL_SECONDS_MAX: Final = 5.0
 _REFRESH_SECONDS_MAX: Final = 2.0
 _CONFIRMED_MS_MAX: Final = 2_500  # a refresh takes a confirmation that others caused
 _LOOK_SECONDS: Final = 0.01
-_GATES_TICKS: Final = 33  # a second: for so long a gate that was opened or shut is not seen
+_GATES_TICKS: Final = 20  # a second: for so long a gate that was opened or shut is not seen
 _LOOK_AGAIN_MS: Final = 200  # at groups that are not as they are placed
 
 journal = logging.getLogger("clustor.control")

@@ -64,7 +64,7 @@ _APPLIED: Final = int(Status.APPLIED)
 _NODE_ITSELF: Final = 0  # the connection number of the node's own commands
 _EXPIRE_LIMIT: Final = 1024
 _EVENTS_PER_REPLY: Final = 1024
-_SILENT_TICKS_MAX: Final = 33  # a second: for so long nothing is said to a poll or a watch
+_SILENT_TICKS_MAX: Final = 20  # a second: for so long nothing is said to a poll or a watch
 WATCHES_MAX: Final = 1024  # of one connection
 
 _REVOKED: Final = ReadRefusal.FOLLOWER_CAPABILITY_REVOKED.encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from quantum.model.records import RecordReaders, RecordWriter
 from quantum.protocols.amqp.session.partition_queues import BodySource
@@ -12,6 +12,8 @@ from quantum.protocols.amqp.session.tenant_queues import TenantQueues
 from quantum.protocols.amqp.session.topic_port import TopicPort
 from quantum.protocols.ports import Host
 from quantum.tenants.passwords import Passwords
+
+_LOOK_TICKS: Final = 10  # half a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class AmqpNode:
         """Look at everybody's time, twice a second."""
         if self.topics is not None:
             self.topics.on_tick(now_ms)
-        self._round = (self._round + 1) % 50
+        self._round = (self._round + 1) % _LOOK_TICKS
         if self._round == 0:
             for connection in list(self._clients):
                 connection.check_time(now_ms)

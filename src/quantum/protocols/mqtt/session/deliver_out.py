@@ -78,6 +78,7 @@ class Outward:
         "_connection",
         "_has_room",
         "_held",
+        "_home",
         "_kept",
         "_packet_max",
         "_queue",
@@ -95,6 +96,7 @@ class Outward:
         self._aliases: dict[bytes, int] = {}
         self._sent = connection.node.meters.publishes_out
         self._traces = connection.node.traces
+        self._home = connection.home
         self._slots = InFlightSlots(terms.receive_maximum, connection.limits.in_flight_max)
         self._recalculated_ms = connection.last_seen_ms
         self._kept: set[int] = set()
@@ -116,17 +118,18 @@ class Outward:
             return
         if not connection.writable:
             self._queue.window = 0  # until `send_more`: what nobody reads stays in the queue
-        weight = outgoing.message.weight
-        if self._queue.queue and self._queue.weight + weight > connection.limits.queue_bytes_max:
+        queue = self._queue
+        weight = queue.weight + outgoing.message.weight if queue.queue else 0
+        if weight and weight > connection.limits.queue_bytes_max:
             connection.count_dropped()  # its publishers are held long before, as far as they can be
             return
         delivery = Delivery(outgoing.message, qos, retain != 0, identifiers)
-        if self._queue.push(delivery):
+        if queue.push(delivery):
             first = 0x30 | qos << 1 | retain
             self._encode(outgoing, first, delivery.packet_id, identifiers)
         else:
-            connection.note_queued(self._queue.weight)
-            if self._queue.weight > SLOW_BYTES_MAX:
+            connection.note_queued(queue.weight)
+            if queue.weight > SLOW_BYTES_MAX:
                 connection.slow_down(outgoing.message.client_id)
 
     def send_kept(self, delivery: Delivery, *, again: bool) -> None:
@@ -252,7 +255,7 @@ class Outward:
             self._settle_unsent(first, packet_id)
             return
         self._sent[first & _QOS_BITS] += 1
-        connection.home.deliveries += 1
+        self._home.deliveries += 1
         if not connection.is_v5:
             outgoing.plain().append_to(connection.delivery_pieces(), first, packet_id)
         elif identifiers or self._aliases_max or self._packet_max:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from quantum.broker import Message, encode_record
-from quantum.broker.message import BEFORE_V5, BEGINS, FROM_V5, RETAIN, mark_record
+from quantum.broker import Message
+from quantum.broker.message import BEFORE_V5, BEGINS, FROM_V5, mark_record
 from quantum.partition.batches import PublishBatch
 from quantum.partition.leader import PartitionLeader
 from quantum.partition.reasons import RefusalReason
@@ -437,14 +437,3 @@ class PublishIn:
             connection.epoch,
             packet_id,
         )
-
-
-def qos_1_record(
-    topic: bytes, payload: bytes, first_byte: int, packet_id: int, connection: SessionClient
-) -> bytes:
-    """Make the record of a QoS 1 publish without properties."""
-    flags = 1 | RETAIN if first_byte & 1 else 1
-    flags |= FROM_V5 if connection.is_v5 else BEFORE_V5
-    return encode_record(
-        topic, payload, flags, b"", 0, connection.client_id, connection.epoch, packet_id
-    )
