@@ -295,7 +295,17 @@ def _a_hard_state_is_no_news(patch: Patch) -> None:
 
 def _a_write_is_no_news(patch: Patch) -> None:
     """A driver would leave a replica alone whose snapshot waits to be written."""
-    patch.setattr(DiskQueue, "has_fresh", property(lambda _: False))
+    original = ReplicaTurn.has_work.fget
+    assert original is not None
+
+    def has_work(self: ReplicaTurn) -> bool:
+        fresh, self.disk.fresh = self.disk.fresh, []
+        try:
+            return bool(original(self))
+        finally:
+            self.disk.fresh = fresh
+
+    patch.setattr(ReplicaTurn, "has_work", property(has_work))
 
 
 MUTATIONS = (
