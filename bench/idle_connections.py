@@ -115,7 +115,7 @@ def listener_of(kind: str, lobby: Lobby, pki: Path) -> Listener:
             "mqtts", lobby, Idle, certificates=certificates, tenant_of=lambda _name: "dev"
         )
     if kind == "ws":
-        return Listener("ws", lobby, over_websocket(Idle), tenant="dev")
+        return Listener("ws", lobby, over_websocket({"mqtt": Idle}), tenant="dev")
     return Listener("mqtt", lobby, Idle, tenant="dev")
 
 

@@ -17,6 +17,8 @@ import { Access } from "./pages/access";
 import { Configuration } from "./pages/configuration";
 import { Audit } from "./pages/audit";
 import { Why } from "./pages/why";
+import { Deliveries } from "./pages/deliveries";
+import { Care } from "./pages/care";
 import { LiveClient } from "./pages/live";
 import { Everything } from "./pages/everything";
 import "./style.css";
@@ -45,7 +47,9 @@ const PAGES: Record<string, PageEntry> = {
   access: { name: "Access and keys", lead: "Who may what: roles, access rules, certificates, keys.", page: Access },
   configuration: { name: "Configuration", lead: "What is in force, since when, by whom, and the way back.", page: Configuration },
   audit: { name: "Audit", lead: "Who did what, and what was refused.", page: Audit },
+  care: { name: "Incidents and backups", lead: "What went wrong at this node, and what one could go back to.", page: Care },
   why: { name: "Why", lead: "Ask why something waits or is refused: the sentence, the rule, the command.", page: Why },
+  deliveries: { name: "Deliveries and receipts", lead: "Would a message come, where has one been, and proof that it was on disks.", page: Deliveries },
   live: { name: "Live client", lead: "An MQTT 5 client in this page, over WebSocket.", page: LiveClient },
   everything: { name: "Everything else", lead: "Every other page of the API that can be read.", page: Everything },
 };

@@ -14,12 +14,19 @@ export interface Message {
   packetId: number;
   contentType: string;
   userProperties: UserProperties;
+  responseTopic: string;
+  correlation: Uint8Array;
+  /** 0: it does not expire. */
+  expirySeconds: number;
 }
+
+/** `pubrel` is a broker's part of its own QoS 2 messages. */
+export type AnswerKind = "puback" | "pubrec" | "pubrel" | "pubcomp" | "suback" | "unsuback";
 
 export type Packet =
   | { kind: "connack"; reason: number; said: string; sessionPresent: boolean }
   | { kind: "publish"; message: Message }
-  | { kind: "puback" | "suback" | "unsuback"; packetId: number; reasons: number[]; said: string }
+  | { kind: AnswerKind; packetId: number; reasons: number[]; said: string; user: UserProperties }
   | { kind: "pingresp" }
   | { kind: "disconnect"; reason: number; said: string };
 
@@ -31,9 +38,19 @@ const PROPERTY: Record<number, number | "text" | "data" | "pair" | "variable"> =
   1: 1, 2: 4, 3: "text", 8: "text", 9: "data", 11: "variable", 17: 4, 18: "text", 19: 2, 21: "text", 22: "data", 23: 1, 24: 4,
   25: 1, 26: "text", 28: "text", 31: "text", 33: 2, 34: 2, 35: 2, 36: 1, 37: 1, 38: "pair", 39: 4, 40: 1, 41: 1, 42: 1,
 };
+const EXPIRY = 2;
 const CONTENT_TYPE = 3;
+const RESPONSE_TOPIC = 8;
+const CORRELATION = 9;
 const REASON_STRING = 31;
 const USER_PROPERTY = 38;
+
+interface Said {
+  texts: Map<number, string>;
+  numbers: Map<number, number>;
+  datas: Map<number, Uint8Array>;
+  user: UserProperties;
+}
 
 class Reader {
   at = 0;
@@ -77,21 +94,23 @@ class Reader {
     throw new Malformed("a length that is too long");
   }
 
-  properties(): { texts: Map<number, string>; user: UserProperties } {
+  properties(): Said {
     const texts = new Map<number, string>();
+    const numbers = new Map<number, number>();
+    const datas = new Map<number, Uint8Array>();
     const user: UserProperties = [];
     const inner = new Reader(this.take(this.variable()));
     while (inner.left) {
       const id = inner.variable();
       const kind = PROPERTY[id];
       if (kind === undefined) throw new Malformed(`no property has the number ${id}`);
-      if (typeof kind === "number") inner.number(kind);
+      if (typeof kind === "number") numbers.set(id, inner.number(kind));
       else if (kind === "text") texts.set(id, inner.text());
-      else if (kind === "data") inner.data();
+      else if (kind === "data") datas.set(id, inner.data().slice());
       else if (kind === "variable") inner.variable();
       else user.push([inner.text(), inner.text()]);
     }
-    return { texts, user };
+    return { texts, numbers, datas, user };
   }
 }
 
@@ -164,6 +183,9 @@ export function encodeUnsubscribe(packetId: number, filter: string): Uint8Array 
 
 export function encodePublish(message: Message): Uint8Array {
   const said: Piece[] = [];
+  if (message.expirySeconds) said.push([EXPIRY], two(Math.floor(message.expirySeconds / 65_536)), two(message.expirySeconds % 65_536));
+  if (message.responseTopic) said.push([RESPONSE_TOPIC], ...text(message.responseTopic));
+  if (message.correlation.length) said.push([CORRELATION], ...data(message.correlation));
   if (message.contentType) said.push([CONTENT_TYPE], ...text(message.contentType));
   for (const [name, value] of message.userProperties) said.push([USER_PROPERTY], ...text(name), ...text(value));
   const first = 0x30 | (message.qos << 1) | (message.retain ? 1 : 0);
@@ -174,6 +196,18 @@ export function encodePuback(packetId: number): Uint8Array {
   return packet(0x40, [two(packetId)]);
 }
 
+export function encodePubrec(packetId: number): Uint8Array {
+  return packet(0x50, [two(packetId)]);
+}
+
+export function encodePubrel(packetId: number): Uint8Array {
+  return packet(0x62, [two(packetId)]);
+}
+
+export function encodePubcomp(packetId: number): Uint8Array {
+  return packet(0x70, [two(packetId)]);
+}
+
 export const PINGREQ = new Uint8Array([0xc0, 0]);
 export const DISCONNECT = new Uint8Array([0xe0, 0]);
 
@@ -181,22 +215,33 @@ function decodePublish(flags: number, body: Reader): Packet {
   const qos = (flags >> 1) & 3;
   const topic = body.text();
   const packetId = qos ? body.number(2) : 0;
-  const { texts, user } = body.properties();
+  const said = body.properties();
   const payload = body.take(body.left).slice();
-  const contentType = texts.get(CONTENT_TYPE) ?? "";
-  return { kind: "publish", message: { topic, payload, qos, retain: (flags & 1) === 1, packetId, contentType, userProperties: user } };
+  return {
+    kind: "publish",
+    message: {
+      topic, payload, qos, retain: (flags & 1) === 1, packetId,
+      contentType: said.texts.get(CONTENT_TYPE) ?? "",
+      userProperties: said.user,
+      responseTopic: said.texts.get(RESPONSE_TOPIC) ?? "",
+      correlation: said.datas.get(CORRELATION) ?? new Uint8Array(),
+      expirySeconds: said.numbers.get(EXPIRY) ?? 0,
+    },
+  };
 }
 
-function decodeAnswer(kind: "puback" | "suback" | "unsuback", body: Reader): Packet {
+function decodeAnswer(kind: AnswerKind, body: Reader): Packet {
   const packetId = body.number(2);
-  if (kind === "puback") {
+  if (kind !== "suback" && kind !== "unsuback") {
     const reason = body.left ? body.number(1) : 0;
-    const said = body.left ? body.properties().texts.get(REASON_STRING) : undefined;
-    return { kind, packetId, reasons: [reason], said: said ?? "" };
+    const said = body.left ? body.properties() : null;
+    return { kind, packetId, reasons: [reason], said: said?.texts.get(REASON_STRING) ?? "", user: said?.user ?? [] };
   }
-  const said = body.properties().texts.get(REASON_STRING) ?? "";
-  return { kind, packetId, reasons: [...body.take(body.left)], said };
+  const said = body.properties();
+  return { kind, packetId, reasons: [...body.take(body.left)], said: said.texts.get(REASON_STRING) ?? "", user: said.user };
 }
+
+const ANSWERS: Record<number, AnswerKind> = { 4: "puback", 5: "pubrec", 6: "pubrel", 7: "pubcomp", 9: "suback", 11: "unsuback" };
 
 function decode(first: number, body: Reader): Packet {
   switch (first >> 4) {
@@ -208,11 +253,12 @@ function decode(first: number, body: Reader): Packet {
     case 3:
       return decodePublish(first & 15, body);
     case 4:
-      return decodeAnswer("puback", body);
+    case 5:
+    case 6:
+    case 7:
     case 9:
-      return decodeAnswer("suback", body);
     case 11:
-      return decodeAnswer("unsuback", body);
+      return decodeAnswer(ANSWERS[first >> 4]!, body);
     case 13:
       return { kind: "pingresp" };
     case 14: {

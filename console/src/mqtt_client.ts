@@ -1,17 +1,22 @@
 /** A client of MQTT 5 over WebSocket: one connection, told in events. */
 
 import {
-  DISCONNECT, encodeConnect, encodePuback, encodePublish, encodeSubscribe, encodeUnsubscribe, Malformed, PacketReader, PINGREQ,
-  type ConnectOptions, type Message, type Packet,
+  DISCONNECT, encodeConnect, encodePuback, encodePubcomp, encodePublish, encodePubrec, encodePubrel, encodeSubscribe, encodeUnsubscribe, Malformed, PacketReader,
+  PINGREQ,
+  type ConnectOptions, type Message, type Packet, type UserProperties,
 } from "./mqtt";
 
 const UNANSWERED_MAX = 1_000;
+/** A publish with this user property is told where it is in the log. */
+export const RECEIPT = "quantum-receipt";
 
 export interface Ears {
   onOpen: () => void;
   onMessage: (message: Message) => void;
   /** Something to be told: an acknowledgement, a refusal. */
   onWord: (word: string) => void;
+  /** A publish was acknowledged, and the answer names the message in the log. */
+  onReceipt: (message: string) => void;
   onEnd: (why: string) => void;
 }
 
@@ -19,6 +24,8 @@ export class MqttClient {
   private readonly socket: WebSocket;
   private readonly reader = new PacketReader();
   private readonly waiting = new Map<number, { what: string; since: number }>();
+  /** QoS 2 messages of the broker that it has not released: each is told once. */
+  private readonly unreleased = new Set<number>();
   private lastId = 0;
   private beat = 0;
   private over = false;
@@ -80,15 +87,37 @@ export class MqttClient {
         this.beat = window.setInterval(() => this.send(PINGREQ), this.options.keepAliveSeconds * 500);
         return this.ears.onOpen();
       case "publish":
-        if (packet.message.qos === 1) this.send(encodePuback(packet.message.packetId));
-        return this.ears.onMessage(packet.message);
+        return this.published(packet.message);
+      case "pubrec":
+        this.named(packet.user);
+        if (packet.reasons[0]! >= 128) return this.answered(packet.packetId, packet.reasons, packet.said);
+        return this.send(encodePubrel(packet.packetId));
+      case "pubrel":
+        this.unreleased.delete(packet.packetId);
+        return this.send(encodePubcomp(packet.packetId));
       case "disconnect":
         return this.end(`the broker ended it (0x${packet.reason.toString(16)}) ${packet.said}`);
       case "pingresp":
         return;
       default:
+        this.named(packet.user);
         return this.answered(packet.packetId, packet.reasons, packet.said);
     }
+  }
+
+  private published(message: Message): void {
+    if (message.qos === 1) this.send(encodePuback(message.packetId));
+    if (message.qos === 2) {
+      this.send(encodePubrec(message.packetId));
+      if (this.unreleased.has(message.packetId)) return;
+      this.unreleased.add(message.packetId);
+    }
+    this.ears.onMessage(message);
+  }
+
+  private named(user: UserProperties): void {
+    const found = user.find(([name]) => name === RECEIPT);
+    if (found) this.ears.onReceipt(found[1]);
   }
 
   private answered(packetId: number, reasons: number[], said: string): void {

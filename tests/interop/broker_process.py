@@ -56,6 +56,12 @@ class BrokerProcess:
         """Let a program start the broker that has something of its own; it is run from its file."""
         self._command[1:3] = [str(program)]
 
+    def look_back(self, moment: str, *options: str) -> None:
+        """Let `quantum at` start it instead, as it stood at a moment, in a directory of its own."""
+        up = self._command.index("up")
+        ports = self._command[up + 3 :]
+        self._command[up:] = ["at", moment, *options, "--", "serve", *ports]
+
     def __enter__(self) -> Self:
         try:
             self.start()

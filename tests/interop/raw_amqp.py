@@ -89,6 +89,8 @@ class RawClient:
         target = TargetTerminus(address, **_DURABLE)  # type: ignore[arg-type]
         self._attach(name, LinkRole.SENDER, SourceTerminus("mine"), target, unsettled)
         answer, _ = self.hear(AttachFrame)
+        if answer.target is None:
+            raise ConnectionResetError("the link is refused")
         assert answer.target.durable == TerminusDurability.UNSETTLED_STATE
         self.hear(FlowFrame)
         found: Unsettled | None = answer.unsettled
@@ -132,6 +134,10 @@ class RawClient:
     def accept(self, number: int, *, settled: bool = False) -> None:
         state = AcceptedOutcome()
         self.say(DispositionFrame(LinkRole.RECEIVER, number, None, settled, state))
+
+    def accept_range(self, first: int, last: int) -> None:
+        """Accept and settle deliveries that follow each other."""
+        self.say(DispositionFrame(LinkRole.RECEIVER, first, last, True, AcceptedOutcome()))  # noqa: FBT003 -- a field of the frame
 
     def detach(self, *, closed: bool) -> None:
         self.say(DetachFrame(0, closed))

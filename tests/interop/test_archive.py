@@ -231,13 +231,13 @@ def s3_archive(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.stop()
 
 
-def archiving_cluster(data: Path, archive: str, base_port: int) -> None:
-    """Describe a cluster of three nodes that archives its one partition."""
+def archiving_cluster(data: Path, archive: str, base_port: int, partitions: int = 1) -> None:
+    """Describe a cluster of three nodes that archives its partitions."""
     now = utc_now()
     made = prepare_cluster(data, cluster_id("dev"), nodes=3, base_port=base_port, groups=1, now=now)
     patient = msgspec.structs.replace(made, patience=PATIENT)  # nobody leads but who is told to
     (data / CLUSTER_FILE).write_bytes(encode_cluster_file(patient))
-    prepare_broker(data, TenantEntry("dev", 1))
+    prepare_broker(data, TenantEntry("dev", partitions))
     described = msgspec.structs.replace(
         read_broker_file(data), archive=ArchiveEntry(archive, flush_seconds=1)
     )

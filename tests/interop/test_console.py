@@ -16,6 +16,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.browser import Browser, chromium
@@ -38,7 +40,9 @@ PAGES: Final = {
     "access": "Access rules of dev",
     "configuration": "Versions",
     "audit": "Calls",
+    "care": "Nothing has gone wrong since this node started.",
     "why": "Access: may it?",
+    "deliveries": "Would a message come?",
     "live": "Connection",
     "everything": "A page of the API",
 }
@@ -54,7 +58,9 @@ pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("console") / "var", partitions=1) as running:
+    place = tmp_path_factory.mktemp("console")
+    archive = f"file://{place / 'archive'}"
+    with BrokerProcess(place / "var", partitions=1, archive=archive, backup_seconds=30) as running:
         yield running
 
 
@@ -195,6 +201,48 @@ def test_the_live_client_gets_what_it_publishes_and_is_kicked_after_a_question(
     assert [each["client_id"] for each in rows] == ["from-the-page"]
     post(page, "/v1/tenants/dev/sessions/from-the-page/kick", {})
     reads(page, "the broker ended it")
+
+
+def test_the_live_client_counts_reads_protobuf_at_qos_2_and_names_its_messages(
+    page: Browser, broker: BrokerProcess
+) -> None:
+    show(page, "overview")
+    show(page, "live")
+    page.fill("Connect", Address=f"ws://127.0.0.1:{broker.ws}/mqtt", Client_id="templates")
+    reads(page, "connected")
+    page.fill("Subscribe", Topic_filter="many/#", At_most_QoS="2")
+    reads(page, "subscription to many/#: acknowledged")
+    page.fill(
+        "Publish by MQTT",
+        Topic="many/{n}",
+        QoS="2",
+        Times="3",
+        Spelled_as="hex",
+        Payload="08 96 01 12 07 74 65 73 74 69 6e 67",
+        Response_topic="answers",
+        Correlation_data="c-{n}",
+        Expires_after_seconds="600",
+    )
+    reads(page, "message to many/3: acknowledged after")
+    page.ask(
+        "fill([...document.querySelectorAll('main label')].find((each) => "
+        "each.innerText.startsWith('Show payloads')).querySelector('select'), 'protobuf')"
+    )
+    page.until("document.querySelectorAll('main td pre').length === 3")
+    rows = cells(page, "The newest")
+    assert [row[1] for row in rows] == ["many/3", "many/2", "many/1"]
+    assert {row[2] for row in rows} == {"2"} and {row[3] for row in rows} == {
+        '1: 150\n2: "testing"'
+    }
+    assert all("answer to answers, correlation c-{n}, expires in" in row[4] for row in rows)
+    page.fill("Publish by MQTT", Payload="0")
+    reads(page, "not sent: hex has two digits for each byte")
+    page.ask("[...form('Publish by MQTT').querySelectorAll('input[type=checkbox]')].at(-1).click()")
+    page.fill("Publish by MQTT", Topic="named/{uuid}", QoS="1", Times="1", Payload="00")
+    page.until("document.querySelector('main a[href*=deliveries]')")
+    looked_at(page, "live")
+    page.ask("document.querySelector('main a[href*=deliveries]').click()")
+    reads(page, "logged in the partition of its topic")
 
 
 def test_a_session_is_found_looked_into_explained_and_ended(
@@ -360,6 +408,64 @@ def test_why_says_sentence_rule_and_command(page: Browser) -> None:
     show(page, "nodes")
     page.press("Why?")
     reads(page, "WhySnapshotBlocked")
+
+
+def publish_asking(broker: BrokerProcess, topic: str, payload: str) -> str:
+    """Publish by a stock client that asks for a receipt, and return the id that it is told."""
+    told: Queue[str] = Queue()
+    client = paho.Client(CallbackAPIVersion.VERSION2, "asks", protocol=paho.MQTTv5)
+    client.on_publish = lambda *said: told.put(dict(said[4].UserProperty)["quantum-receipt"])
+    client.connect("127.0.0.1", broker.mqtt)
+    client.loop_start()
+    asks = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho has none
+    asks.UserProperty = [("quantum-receipt", "")]
+    client.publish(topic, payload, qos=1, properties=asks)
+    try:
+        return told.get(timeout=60)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_a_delivery_is_explained_followed_and_proven(page: Browser, broker: BrokerProcess) -> None:
+    """A message for a session that is away: would it come, where is it, was it on disk."""
+    body = {"filters": ["parcel/#"], "wait_ms": 0, "keep_seconds": 600}
+    post(page, "/v1/tenants/dev/poll", body)
+    sessions = broker.page("/v1/tenants/dev/sessions")["items"]
+    client = next(each["client_id"] for each in sessions if each["subscriptions"] == 1)
+    show(page, "deliveries")
+    page.fill("Ask about a delivery", Topic="parcel/9", Client_id=client)
+    reads(page, "gets it when it comes back, by its subscription parcel/#")
+    page.fill("Ask about a delivery", Topic="letter/9", Client_id=client)
+    reads(page, "none of its 1 subscriptions matches letter/9")
+    reads(page, "stops it")
+    message = publish_asking(broker, "parcel/9", "fragile")
+    page.fill("Follow a past message", Message_id=message, For_which_client=client)
+    reads(page, "wanted by its subscription parcel/#")
+    page.until("[...document.querySelectorAll('td')].some((each) => each.innerText === 'queued')")
+    page.fill("Get a receipt", Message_id=message)
+    reads(page, "The receipt and the nodes' public keys are below")
+    page.fill("Verify a receipt", Topic="parcel/9", Payload="fragile")
+    reads(page, f"{message}: signed by the nodes 1, of the voters 1")
+    page.until("[...document.querySelectorAll('.tag')].some((each) => each.innerText === 'proven')")
+    looked_at(page, "deliveries")
+    page.fill("Verify a receipt", Topic="parcel/9", Payload="broken")
+    reads(page, "it is about another message: topic or payload differ")
+    forged = "document.querySelector('form[aria-label=\\'Verify a receipt\\'] textarea')"
+    page.ask(f'fill({forged}, {forged}.value.replace(\'"term": "\', \'"term": "9\'))')
+    page.fill("Verify a receipt", Payload="fragile")
+    reads(page, "node 1: the signature does not fit")
+    post(page, f"/v1/tenants/dev/sessions/{client}/kick", {})
+
+
+def test_a_backup_that_was_verified_is_seen_and_the_archive_behind_it(page: Browser) -> None:
+    show(page, "care")
+    reads(page, "How far the logs of this node are in file://")
+    page.until(
+        "[...document.querySelectorAll('.tag')].some((each) => each.innerText === 'verified')"
+    )
+    assert [row[1:] for row in cells(page, "The newest of")][-1] == ["verified", "the schedule"]
+    looked_at(page, "care")
 
 
 def test_every_other_page_of_the_api_can_be_read(page: Browser) -> None:

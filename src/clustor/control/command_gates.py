@@ -45,7 +45,10 @@ class CommandGate(StrEnum):
     RESOURCE_RULES = "ResourceRules"  # access rules about more than topics; every node reads them
     STREAMS = "Streams"  # commands of the broker's log, tags 18 to 20, and items 21 and 22
     QUEUES = "Queues"  # section 2 of the broker's log, and words between brokers, tags 24 to 30
+    QUEUE_TRANSACTIONS = "QueueTransactions"  # commands 21 and 22 of section 2, and its items
+    QUESTIONS = "Questions"  # words between brokers, tags 31 and 32 of their link
     TOPICS = "Topics"  # commands and items of the broker's section 1: Kafka's topics and groups
+    COMPACTION = "Compaction"  # kind 7 and pages `c` of section 1, and the configs that ask for it
 
 
 GATE_OF: Final[Mapping[str, CommandGate]] = {

@@ -328,6 +328,11 @@ class KvMachine:
         self._applied_index = header.applied_index
         self._marks = {}
 
+    def begin_anew(self, store_id: StoreId) -> None:
+        """Be another history from here on, of the same records: who watched lists anew."""
+        self._store_id = store_id
+        self._marks = {}
+
     # --- definitions ------------------------------------------------------------------------
 
     def redefine(self, index: int, definition: bytes) -> None:

@@ -228,16 +228,16 @@ class AccessGate:
     # Waiting.
 
     @property
-    def waiting(self) -> int:
-        """How many linearizable reads wait."""
-        return len(self.queue) + len(self.quorum_queue)
+    def has_waiting(self) -> bool:
+        """Whether linearizable reads wait."""
+        return bool(self.queue.waiting or self.quorum_queue.waiting)
 
     def advance(self) -> None:
         """Answer the waiting reads that can be answered now."""
         core = self._core
-        if len(self.quorum_queue):
+        if self.quorum_queue.waiting:
             self._advance_quorum_reads()
-        if not len(self.queue):
+        if not self.queue.waiting:
             return
         if not core.leads:
             self.answers += self.queue.refuse_all(ReadRefusal.NOT_LEADER)
@@ -287,7 +287,7 @@ class AccessGate:
         """
         core, durability = self._core, self._durability
         due = core.now_ms >= self._publish_due_ms
-        if not due and not len(self.queue) and durability.newest_offered is not None:
+        if not due and not self.queue.waiting and durability.newest_offered is not None:
             return None  # nobody waits for one: the common case, once a turn
         if durability.quorum_tuple is None or durability.quorum_tuple == self.control.proof:
             return None

@@ -162,28 +162,27 @@ class Durability:
         if core.wal_committed_index == core.log.last_index:
             return False  # a late ack: there is nothing that could move
         before = (core.commit_index, core.wal_committed_index)
-        committed = core.config.reached(self._matched)
+        matched, attested = self.reports()
+        committed = core.config.reached(matched.__getitem__)
         if committed > core.commit_index and committed >= core.term_start:
             core.commit_index = LogIndex(committed)
-        durable = min(
-            core.config.reached(self._attested), core.local_wal_durable_index, core.commit_index
-        )
+        durable = core.config.reached(attested.__getitem__)
+        durable = min(durable, core.local_wal_durable_index, core.commit_index)
         if durable > core.wal_committed_index and durable >= core.term_start:
             core.wal_committed_index = LogIndex(durable)
             self._find_quorum_tuple()
         return before != (core.commit_index, core.wal_committed_index)
 
-    def _matched(self, member: ReplicaId) -> int:
+    def reports(self) -> tuple[dict[ReplicaId, int], dict[ReplicaId, int]]:
+        """Return how far each member's log equals ours, and how far it is durable there."""
         core = self._core
-        if member == core.id:
-            return core.local_wal_durable_index
-        return core.progress[member].match_index
-
-    def _attested(self, member: ReplicaId) -> int:
-        core = self._core
-        if member == core.id:
-            return core.local_wal_durable_index
-        return core.progress[member].durable_index
+        matched: dict[ReplicaId, int] = {}
+        attested: dict[ReplicaId, int] = {}
+        for member, progress in core.progress.items():
+            matched[member] = progress.match_index
+            attested[member] = progress.durable_index
+        matched[core.id] = attested[core.id] = core.local_wal_durable_index
+        return matched, attested
 
     def _find_quorum_tuple(self) -> None:
         core = self._core

@@ -16,12 +16,16 @@ from clustor.raft.messages import (
 from clustor.raft.output import NoteKind, SnapshotInstall
 from clustor.raft.types import LeaseEpoch, ReplicaId
 
+ACK_REPEAT_MS = 500
+"""So often a leader hears at the least how far a follower is, whether that changed or not."""
+
 
 class Following:
     def __init__(self, core: Core, durability: Durability) -> None:
         self._core = core
         self._durability = durability
         self._acked = (Term(0), LogIndex(0))  # newest ack to the leader of that term
+        self._acked_ms = 0
         self.install: SnapshotInstall | None = None
         self.lease_epoch = LeaseEpoch(0)
 
@@ -65,7 +69,7 @@ class Following:
             self._durability.claim_is_usable(message.wal_committed_index)
         if not appended:
             self._answer(message, ok=True)
-            self.acknowledge(message.sender)
+            self.acknowledge(message.sender, news_only=not self._must_repeat(message))
 
     def _meets(self, message: AppendEntries) -> bool:
         prev = message.prev_log_index
@@ -159,6 +163,17 @@ class Following:
         core = self._core
         return min(core.local_wal_durable_index, core.matched_index)
 
+    def _must_repeat(self, heartbeat: AppendEntries) -> bool:
+        """Say whether an attestation that was sent before has to be sent again: it may be lost.
+
+        A leader whose quorum is behind it may wait for this one. Else it is only behind in what it
+        knows of this replica, and hears it now and then.
+        """
+        core = self._core
+        overdue = core.now_ms - self._acked_ms >= ACK_REPEAT_MS
+        behind = heartbeat.wal_committed_index < self._acked[1]
+        return overdue or behind or core.damaged is not None
+
     def acknowledge(self, leader: ReplicaId, *, news_only: bool = False) -> None:
         """Attest to the leader how far its log is durable here."""
         core = self._core
@@ -166,6 +181,7 @@ class Following:
         if index == 0 or (news_only and (core.hard.term, index) == self._acked):
             return
         self._acked = (core.hard.term, index)
+        self._acked_ms = core.now_ms
         receipt = self._durability.receipt
         core.send(
             leader,

@@ -10,7 +10,7 @@ from hashlib import sha256
 import msgspec
 
 from clustor.raft.errors import MembershipRefused
-from clustor.raft.quorum import VoteResult, joint_vote, reached_by_joint
+from clustor.raft.quorum import VoteResult, joint_vote, reached_by_joint, reached_by_majority
 from clustor.raft.types import ReplicaId, RoutingEpoch
 
 Members = frozenset[ReplicaId]
@@ -78,6 +78,8 @@ class Membership:
 
     def reached(self, of: Callable[[ReplicaId], int]) -> int:
         """Return the highest index that a quorum has reached."""
+        if not self.outgoing:
+            return reached_by_majority(self.voters, of)
         return reached_by_joint(self.voters, self.outgoing, of)
 
     def vote(self, votes: Mapping[ReplicaId, bool]) -> VoteResult:

@@ -59,12 +59,12 @@ class GroupOutbox:
         core = self.core
         if core.outbox or core.notes or core.role_change is not None or self.durability.waits:
             return True
-        if core.reads_moved and self.access.waiting:
+        if core.reads_moved and self.access.has_waiting:
             return True
         if core.leads and self._leader_has_output():
             return True
         return (
-            self._apply_limit() > core.handed_index
+            (core.commit_index > core.handed_index and self._apply_limit() > core.handed_index)
             or self.hold.has_output
             or bool(self.access.answers)
             or bool(self.repair.fetches)
@@ -81,7 +81,7 @@ class GroupOutbox:
     def take(self) -> Output:
         """Return all that must happen now, once; equal inputs give equal outputs."""
         core = self.core
-        if core.reads_moved and self.access.waiting:
+        if core.reads_moved and self.access.has_waiting:
             self.access.advance()
         core.reads_moved = False
         leads = core.leads
@@ -105,6 +105,8 @@ class GroupOutbox:
 
     def _take_apply(self) -> list[Entry]:
         core = self.core
+        if core.commit_index <= core.handed_index:
+            return []
         limit = self._apply_limit()
         if limit <= core.handed_index:
             return []

@@ -21,7 +21,7 @@ def reached_by_majority(voters: Collection[ReplicaId], reached: Callable[[Replic
     """Return the highest index that more than half of `voters` have reached."""
     if not voters:
         return UNBOUNDED
-    ascending = sorted([reached(voter) for voter in voters])
+    ascending = sorted(map(reached, voters))
     return ascending[(len(ascending) - 1) // 2]
 
 

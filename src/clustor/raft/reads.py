@@ -171,30 +171,27 @@ class ReadQueue:
     """Linearizable reads that wait, in the order they came; bounded."""
 
     def __init__(self, *, needs_proof: bool = True) -> None:
-        self._waiting: list[_Waiting] = []
+        self.waiting: list[_Waiting] = []
         self._needs_proof = needs_proof
         self.seq = ReadSeq(0)
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     @property
     def is_full(self) -> bool:
-        return len(self._waiting) >= WAITING_MAX
+        return len(self.waiting) >= WAITING_MAX
 
     def add(self, request: ReadRequest, seq: ReadSeq) -> None:
-        self._waiting.append(_Waiting(request, None, seq))
+        self.waiting.append(_Waiting(request, None, seq))
 
     def wanted_proof(self) -> LogIndex | None:
         """Return the lowest index that a waiting read needs a proof for."""
-        indexes = [waiting.index for waiting in self._waiting if waiting.index is not None]
+        indexes = [waiting.index for waiting in self.waiting if waiting.index is not None]
         return min(indexes) if indexes else None
 
     def advance(self, view: LeaderView) -> list[ReadGranted | ReadRefused]:
         """Grant what has become true, refuse what is past its deadline, keep the rest."""
         answers: list[ReadGranted | ReadRefused] = []
         still: list[_Waiting] = []
-        for waiting in self._waiting:
+        for waiting in self.waiting:
             if waiting.index is None and view.commit_is_ours:
                 waiting.index = view.commit_index
             clause = _open_clause(waiting, view, needs_proof=self._needs_proof)
@@ -206,13 +203,13 @@ class ReadQueue:
                 answers.append(ReadRefused(read_id, ReadRefusal.NEEDED_FOR_READ_INDEX, clause))
             else:
                 still.append(waiting)
-        self._waiting = still
+        self.waiting = still
         return answers
 
     def refuse_all(
         self, refusal: ReadRefusal, clause: FailedClause = FailedClause.NONE
     ) -> list[ReadRefused]:
-        gone, self._waiting = self._waiting, []
+        gone, self.waiting = self.waiting, []
         return [ReadRefused(waiting.request.read_id, refusal, clause) for waiting in gone]
 
 

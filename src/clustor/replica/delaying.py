@@ -44,14 +44,11 @@ class Delaying:
             )
         )
         self._batcher.mode = DurabilityMode.GROUP_FSYNC
-        self._waiting: list[LogAppend] = []
+        self.waiting: list[LogAppend] = []
         self._waiting_bytes = 0
         self._inflight_bytes = 0
         self.number = 0
         """Counts the batches: a timer that was set for an earlier one means nothing."""
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
 
     def may_wait(self, append: LogAppend) -> bool:
         """Say whether the append is one of those that may be delayed at all."""
@@ -64,11 +61,13 @@ class Delaying:
 
     def would_overflow(self, append: LogAppend) -> bool:
         """Say whether what waits must be written first, for the batch to keep its limit."""
-        return bool(self) and (self._waiting_bytes + _size(append) > self._numbers.batch_bytes_max)
+        return bool(self.waiting) and (
+            self._waiting_bytes + _size(append) > self._numbers.batch_bytes_max
+        )
 
     def add(self, append: LogAppend, now_ms: int) -> None:
         size = _size(append)
-        self._waiting.append(append)
+        self.waiting.append(append)
         self._waiting_bytes += size
         self._batcher.add(size, now_ms)
 
@@ -87,7 +86,7 @@ class Delaying:
 
     def take(self, now_ms: int) -> Gathered:
         """Take all that waits as one append, and count it as under way."""
-        appends, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        appends, self.waiting, self._waiting_bytes = self.waiting, [], 0
         self.number += 1
         batch = self._batcher.take(now_ms)
         self._node.inflight_bytes += batch.batch_bytes

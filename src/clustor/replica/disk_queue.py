@@ -18,16 +18,10 @@ class DiskQueue:
 
     def __init__(self) -> None:
         self._next_token = 1
-        self._fresh: list[DiskWork] = []
-        self._outstanding: deque[tuple[DiskToken, Done]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._outstanding)
-
-    @property
-    def has_fresh(self) -> bool:
-        """Whether plans wait to be handed out."""
-        return bool(self._fresh)
+        self.fresh: list[DiskWork] = []
+        """Plans that wait to be handed out."""
+        self.outstanding: deque[tuple[DiskToken, Done]] = deque()
+        """Plans that were handed out, or wait for that, and are not over."""
 
     def submit(self, plan: Plan, done: Done, home: Home = Home.PARTITION) -> None:
         """Hand out a plan; `done` is called when the whole of it is durable.
@@ -39,32 +33,32 @@ class DiskQueue:
             return
         token = DiskToken(self._next_token)
         self._next_token += 1
-        self._fresh.append(DiskWork(token, plan, home))
-        self._outstanding.append((token, done))
+        self.fresh.append(DiskWork(token, plan, home))
+        self.outstanding.append((token, done))
 
     def _after_all(self, done: Done) -> None:
-        if not self._outstanding:
+        if not self.outstanding:
             done()
             return
-        token, before = self._outstanding[-1]
+        token, before = self.outstanding[-1]
 
         def both() -> None:
             before()
             done()
 
-        self._outstanding[-1] = (token, both)
+        self.outstanding[-1] = (token, both)
 
     def finish(self, token: DiskToken) -> None:
         """Take note that the oldest plan is done."""
-        if not self._outstanding or self._outstanding[0][0] != token:
+        if not self.outstanding or self.outstanding[0][0] != token:
             raise ReplicaMisuse("plans are finished in their order", token=token)
-        self._outstanding.popleft()[1]()
+        self.outstanding.popleft()[1]()
 
     def take(self) -> list[DiskWork]:
-        fresh, self._fresh = self._fresh, []
+        fresh, self.fresh = self.fresh, []
         return fresh
 
     def abandon(self) -> None:
         """Forget all of it: the disk failed, and nothing more may be concluded."""
-        self._fresh.clear()
-        self._outstanding.clear()
+        self.fresh.clear()
+        self.outstanding.clear()

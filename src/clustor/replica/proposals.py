@@ -36,9 +36,10 @@ class Proposals:
     def __init__(self, payload_bytes_max: int, waiting_bytes_max: int) -> None:
         self._payload_bytes_max = payload_bytes_max
         self._waiting_bytes_max = waiting_bytes_max
-        self._ids: list[RequestId] = []
+        self.waiting: list[RequestId] = []
+        """The requests whose commands wait for the next entry."""
         self._commands: list[bytes] = []
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._is_full = False
         """One was refused: a smaller one must not overtake it before the next batch."""
         self._open: deque[_Open] = deque()
@@ -47,29 +48,21 @@ class Proposals:
         self.outcomes: list[Outcome] = []
 
     @property
-    def waiting(self) -> int:
-        return len(self._ids)
-
-    @property
-    def waiting_bytes(self) -> int:
-        return self._waiting_bytes
-
-    @property
     def unanswered(self) -> int:
         """How many requests wait, are in the log, or are applied and not yet answered."""
-        return len(self._ids) + self._open_requests
+        return len(self.waiting) + self._open_requests
 
     def add(self, request_id: RequestId, command: bytes) -> None:
         """Let a command wait for the next batch."""
         size = len(command) + COMMAND_OVERHEAD_BYTES
         if size >= self._payload_bytes_max:
             self.outcomes.append(RequestsRefused([request_id], "TooLarge"))
-        elif self._is_full or self._waiting_bytes + size > self._waiting_bytes_max:
+        elif self._is_full or self.waiting_bytes + size > self._waiting_bytes_max:
             self._is_full = True
             self.outcomes.append(RequestsRefused([request_id], "Overloaded"))
         else:
-            self._waiting_bytes += size
-            self._ids.append(request_id)
+            self.waiting_bytes += size
+            self.waiting.append(request_id)
             self._commands.append(command)
 
     def take_waiting(self, bytes_max: int) -> tuple[list[list[RequestId]], list[bytes]]:
@@ -78,14 +71,14 @@ class Proposals:
         What is beyond `bytes_max` waits for the next batch: to write, send and apply one of many
         megabytes would hold up everything else that long. One command is always taken.
         """
-        ids, commands, self._is_full = self._ids, self._commands, False
+        ids, commands, self._is_full = self.waiting, self._commands, False
         if not ids:
             return [], []
         share = max(1, commands_that_fit(commands, bytes_max))
-        self._ids, self._commands = ids[share:], commands[share:]
+        self.waiting, self._commands = ids[share:], commands[share:]
         ids, commands = ids[:share], commands[:share]
-        self._waiting_bytes = sum(map(len, self._commands))
-        self._waiting_bytes += COMMAND_OVERHEAD_BYTES * len(self._commands)
+        self.waiting_bytes = sum(map(len, self._commands))
+        self.waiting_bytes += COMMAND_OVERHEAD_BYTES * len(self._commands)
         batches: list[list[RequestId]] = []
         payloads: list[bytes] = []
         while (fit := commands_that_fit(commands, self._payload_bytes_max)) < len(commands):
@@ -131,9 +124,9 @@ class Proposals:
             request_ids = [request for waiting in lost for request in waiting.request_ids]
             self._open_requests -= len(request_ids)
             self.outcomes.append(Unknown(request_ids))
-        if term is None and self._ids:
-            self.outcomes.append(NotLeader(self._ids, leader_id))
-            self._ids, self._commands, self._waiting_bytes = [], [], 0
+        if term is None and self.waiting:
+            self.outcomes.append(NotLeader(self.waiting, leader_id))
+            self.waiting, self._commands, self.waiting_bytes = [], [], 0
 
     def lose_open(self) -> None:
         """Give up everything that is in the log and not answered: nobody is told its end."""

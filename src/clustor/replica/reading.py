@@ -17,18 +17,14 @@ class DiskReader:
 
     def __init__(self) -> None:
         self._next_token = 1
-        self._fresh: list[DiskRead] = []
+        self.fresh: list[DiskRead] = []
+        """Jobs that wait to be handed out."""
         self._outstanding: dict[ReadToken, tuple[Found, Failed]] = {}
-
-    @property
-    def has_fresh(self) -> bool:
-        """Whether jobs wait to be handed out."""
-        return bool(self._fresh)
 
     def submit(self, job: DiskJob, found: Found, failed: Failed) -> None:
         token = ReadToken(self._next_token)
         self._next_token += 1
-        self._fresh.append(DiskRead(token, job))
+        self.fresh.append(DiskRead(token, job))
         self._outstanding[token] = (found, failed)
 
     def finish(self, token: ReadToken, result: object) -> None:
@@ -44,9 +40,9 @@ class DiskReader:
         return waiting
 
     def take(self) -> list[DiskRead]:
-        fresh, self._fresh = self._fresh, []
+        fresh, self.fresh = self.fresh, []
         return fresh
 
     def abandon(self) -> None:
-        self._fresh.clear()
+        self.fresh.clear()
         self._outstanding.clear()

@@ -7,6 +7,7 @@ when the whole plan is durable, a reply leaves when the group allows it and the 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Self
 
 from clustor.log.log import Log
@@ -93,7 +94,9 @@ class Replica:
         self.streams: ReplicaStreams | None = None
         """The streams of a machine that has some."""
         if opened.streams is not None:
-            self.streams = ReplicaStreams(opened.streams.store, settings.stream_policies)
+            self.streams = ReplicaStreams(
+                opened.streams.store, settings.stream_policies, partial(self.damaged, "a stream")
+            )
         self._proposals = Proposals(settings.profile.payload_bytes_max, settings.waiting_bytes_max)
         self._read_gate = ReadGate()
         self.applying = Applying(
@@ -253,7 +256,7 @@ class Replica:
     def _probe_device(self) -> None:
         """Sync something while the device counts as stalled: nothing else may ever be written."""
         core = self.group.core
-        if core.device_stalled and not len(self._disk) and core.now_ms >= self._probe_due_ms:
+        if core.device_stalled and not self._disk.outstanding and core.now_ms >= self._probe_due_ms:
             self._probe_due_ms = core.now_ms + core.profile.heartbeat_ms
             self._disk.submit(plan_replace(PROBE_FILE, b"probe"), lambda: None)
 

@@ -21,7 +21,8 @@ from clustor.replica.transfer import StreamPiece, StreamsSent, StreamsWanted
 from clustor.streams.changes import StreamAppend, StreamExtent
 from clustor.streams.config import StreamConfig
 from clustor.streams.errors import StreamOutOfOrder
-from clustor.streams.metadata import Definition
+from clustor.streams.files import StreamFiles
+from clustor.streams.metadata import NOT_COMPACTED, CompactionMark, Definition
 from clustor.streams.reader import StreamFileReader
 from clustor.streams.runs import ROW, ROW_BYTES
 from clustor.streams.store import StreamStore
@@ -46,6 +47,7 @@ class _Part:
     floor: int
     definition: Definition | None
     view: StreamView | None
+    compacted: CompactionMark = NOT_COMPACTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +77,25 @@ def _read_part(
 ) -> StreamPiece | None:
     """Read what fits, at least one run for the first part; None where nothing does."""
     chunks: list[StreamChunk] = []
+    is_all = True
     found = reader.chunks(part.view, part.begin, max(room, 1)) if part.view is not None else ()
     for chunk in found:
         if chunk.size_bytes > room and (chunks or not is_first):
             if not chunks:
                 return None
+            is_all = False
             break
         chunks.append(chunk)
         room -= chunk.size_bytes
-    if part.view is not None and not chunks:
+    if part.view is not None and not chunks and part.compacted[0] <= part.begin:
         raise StreamOutOfOrder("a partition has nothing where it has", partition=part.partition)
     table = b"".join(bytes(chunk.table) for chunk in chunks)
     data = b"".join(bytes(chunk.payloads) for chunk in chunks)
     start = chunks[0].first_index if chunks else part.until
-    return StreamPiece(
-        part.partition, start, part.floor, table, data, crc32c(data, crc32c(table)), part.definition
-    )
+    crc = crc32c(data, crc32c(table))
+    following = part.until if is_all else chunks[-1].next_index
+    facts = (part.definition, following, part.compacted)
+    return StreamPiece(part.partition, start, part.floor, table, data, crc, *facts)
 
 
 def parts_of(store: StreamStore, wanted: StreamsWanted) -> tuple[_Part, ...]:
@@ -107,7 +112,8 @@ def parts_of(store: StreamStore, wanted: StreamsWanted) -> tuple[_Part, ...]:
             view = None
             if begin < until:
                 view = take_view(store, partition, begin, wanted.bytes_max, until)
-            found.append(_Part(partition, begin, until, floor, files.definition, view))
+            facts = (files.definition, view, files.compacted)
+            found.append(_Part(partition, begin, until, floor, *facts))
     return tuple(found)
 
 
@@ -213,17 +219,24 @@ class StreamFetch:
         store.define_as(index, piece.partition, piece.definition, self._base_index)
         files = store.files(piece.partition)
         before = files.next_index
+        self._join(files, piece)
         if piece.start > before:
-            if piece.floor <= before:
+            if piece.floor > before:
+                store.skip_to(index, piece.partition, min(piece.start, extent.next))
+            elif piece.compacted[0] <= before:
                 raise StreamOutOfOrder("a gap that no trim explains", partition=piece.partition)
-            store.skip_to(index, piece.partition, min(piece.start, extent.next))
         position = 0
         for first, count, length, timestamp in ROW.iter_unpack(piece.table):
             payload = piece.data[position : position + length]
             position += length
             if len(payload) < length or first + count > extent.next:
                 return False
+            if files.next_index < first < piece.compacted[0]:
+                store.pass_over(index, files, first)
             store.take(index, StreamAppend(piece.partition, first, count, timestamp, payload))
+        if piece.compacted[0] > before:
+            reached = min(piece.next, extent.next)
+            store.pass_over(index, files, max(files.next_index, reached))
         floor = min(max(piece.floor, extent.start), files.next_index)
         store.trim(index, piece.partition, floor)
         if not store.lacking((extent,)):
@@ -231,6 +244,26 @@ class StreamFetch:
             self._trim(extent)
             return True
         return files.next_index > before
+
+    def _join(self, files: StreamFiles, piece: StreamPiece) -> None:
+        """See that what comes may stand behind what is here, and note how far both are compacted.
+
+        A source that dropped the last word on a key, which would have come now, has dropped what
+        it was about too; the beginning that is here has not, and would bring it back to life.
+        """
+        (through, purged), (its_through, its_purged) = files.compacted, piece.compacted
+        here = files.next_index
+        if files.start_index == here:
+            files.compacted = piece.compacted
+        elif its_purged > here and purged < its_purged:
+            self._streams.on_damage(f"partition {files.partition} lacks what a peer has compacted")
+            raise StreamOutOfOrder("compacted beyond what is here", partition=files.partition)
+        else:
+            # What it was compacted for and did not come in that form is raw again.
+            files.compacted = (
+                min(through, its_through) if through > here else through,
+                min(purged, its_purged) if purged > here else purged,
+            )
 
     def _trim(self, extent: StreamExtent) -> None:
         if extent.partition in self._store.partitions:

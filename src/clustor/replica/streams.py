@@ -6,6 +6,7 @@ One plan is out at a time, so that all that waits meanwhile becomes the next one
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
@@ -14,9 +15,10 @@ from clustor.raft.types import ReplicaId
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.machine import StateMachine, StreamMachine
 from clustor.streams.changes import StreamAppend, StreamChange, StreamRemove
+from clustor.streams.plans import StreamPlan, StreamReceipt
 from clustor.streams.quorum import Majority, PolicyRegistry
 from clustor.streams.standing import StreamQuorums
-from clustor.streams.store import StreamPlan, StreamReceipt, StreamStore
+from clustor.streams.store import StreamStore
 from clustor.streams.view import StreamView, take_view
 
 _BY_COMMIT: Final = Majority.__name__
@@ -25,8 +27,12 @@ _BY_COMMIT: Final = Majority.__name__
 class ReplicaStreams:
     """Feeds the store, and says when its files are durable through an entry."""
 
-    def __init__(self, store: StreamStore, policies: PolicyRegistry) -> None:
+    def __init__(
+        self, store: StreamStore, policies: PolicyRegistry, on_damage: Callable[[str], None]
+    ) -> None:
         self.store = store
+        self.on_damage = on_damage
+        """To be told what makes these files useless: the replica stops, and peers have them."""
         self._quorums = StreamQuorums(policies)
         self.disk = DiskQueue()
         """The plans of the streams: their own tokens, their own order."""
@@ -35,6 +41,7 @@ class ReplicaStreams:
         self._goal = 0  # checkpoints go on until the files are durable through this entry
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._checkpoint_due_ms: int | None = None
+        self._errands: deque[Callable[[], None]] = deque()
 
     # Inputs.
 
@@ -94,11 +101,12 @@ class ReplicaStreams:
     @property
     def has_work(self) -> bool:
         """Whether `advance` would begin a plan, or there is something to be told."""
-        if self.news or self.disk.has_fresh:
+        if self.news or self.disk.fresh:
             return True
         store = self.store
-        return not len(self.disk) and (
-            store.durable_raft_index < self._goal
+        return not self.disk.outstanding and (
+            bool(self._errands)
+            or store.durable_raft_index < self._goal
             or store.tail_bytes >= store.config.flush_bytes
             or store.uncovered_bytes >= store.config.checkpoint_bytes
         )
@@ -106,8 +114,12 @@ class ReplicaStreams:
     def advance(self) -> None:
         """Begin the plan that is due, if any, and no other is out."""
         store = self.store
-        if len(self.disk):
+        if self.disk.outstanding:
             return
+        if self._errands:
+            self._errands.popleft()()
+            if self.disk.outstanding:
+                return
         config = store.config
         full = store.tail_bytes >= config.flush_bytes
         many = full and store.dirty_partitions > config.checkpoint_partitions
@@ -115,11 +127,16 @@ class ReplicaStreams:
             self.want_durable(store.applied_index)
             store.uncovered_bytes = 0
         if store.durable_raft_index < self._goal or store.pins.has_due:
-            self._submit(store.plan_checkpoint(config.checkpoint_partitions))
+            self.submit(store.plan_checkpoint(config.checkpoint_partitions))
         elif full:
-            self._submit(store.plan_flush())
+            self.submit(store.plan_flush())
 
-    def _submit(self, plan: StreamPlan) -> None:
+    def when_idle(self, errand: Callable[[], None]) -> None:
+        """Run something that plans, soon and once: when no plan is out."""
+        self._errands.append(errand)
+
+    def submit(self, plan: StreamPlan) -> None:
+        """Let a plan of the store be carried out."""
         self.disk.submit(plan.steps, partial(self._stored, plan.receipt))
 
     def _stored(self, receipt: StreamReceipt) -> None:
@@ -135,6 +152,7 @@ class ReplicaStreams:
         self.store.fence(reason)
         self.disk.abandon()
         self._waiting.clear()
+        self._errands.clear()
 
     # Reading.
 

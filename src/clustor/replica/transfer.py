@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from clustor.streams.metadata import Definition
+from clustor.streams.metadata import NOT_COMPACTED, CompactionMark, Definition
 
 
 class ManifestWanted(msgspec.Struct, frozen=True, tag="manifest?", array_like=True):
@@ -60,6 +60,8 @@ class StreamPiece(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
     crc: int  # CRC32C of both
     definition: Definition | None
+    next: int = -1  # all that there is below it came; -1: through the last batch
+    compacted: CompactionMark = NOT_COMPACTED  # of the files that these were read from
 
 
 class StreamsSent(msgspec.Struct, frozen=True, tag="streams", array_like=True):

@@ -45,11 +45,11 @@ class ReplicaTurn:
     @property
     def has_work(self) -> bool:
         return (
-            (self.proposals.waiting > 0 and not self.writing.is_busy)
+            (bool(self.proposals.waiting) and not self.writing.is_busy)
             or self.group.has_output()
             or bool(self.proposals.outcomes)
-            or self.disk.has_fresh
-            or self.reader.has_fresh
+            or bool(self.disk.fresh)
+            or bool(self.reader.fresh)
             or self.read_gate.waits
             or self.writing.waits
             or self.snapshots.has_work
@@ -59,7 +59,7 @@ class ReplicaTurn:
     def run(self, output: ReplicaOutput, *, plan_later: bool) -> None:
         """Fill in what must happen now; with `plan_later`, appends may wait for `plan_rest`."""
         self._propose_waiting()
-        output.more = self.proposals.waiting > 0 and not self.writing.is_busy
+        output.more = bool(self.proposals.waiting) and not self.writing.is_busy
         found = self.group.take()
         if plan_later and not self.writing.may_delay and _only_appends(found):
             self.unplanned, found.appends = found.appends, []

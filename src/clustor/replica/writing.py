@@ -38,19 +38,19 @@ class Writing:
     @property
     def waits(self) -> bool:
         """Whether batches wait for others to be written with them."""
-        return bool(self._delaying)
+        return bool(self._delaying.waiting)
 
     @property
     def may_delay(self) -> bool:
         """Whether batches may be made to wait: Group-Fsync is in force, or some wait still."""
         mode = self._group.core.hard.durability_mode
-        return bool(self._delaying) or mode is DurabilityMode.GROUP_FSYNC
+        return bool(self._delaying.waiting) or mode is DurabilityMode.GROUP_FSYNC
 
     def append(self, batch: LogAppend) -> None:
         """Write a batch, or let it wait for others where Group-Fsync says so."""
         delaying = self._delaying
         waits = delaying.may_wait(batch)
-        if delaying and (not waits or delaying.would_overflow(batch)):
+        if delaying.waiting and (not waits or delaying.would_overflow(batch)):
             self.write_waiting()
         if waits:
             delaying.add(batch, self._group.core.now_ms)
@@ -59,17 +59,17 @@ class Writing:
 
     def write_waiting(self) -> None:
         """Write all that waits, in order, before what follows."""
-        if self._delaying:
+        if self._delaying.waiting:
             self._write_gathered()
 
     def write_due(self) -> Delay | None:
         """Write what has waited enough; return for how long the rest may wait, once."""
         delaying = self._delaying
-        if not delaying:
+        if not delaying.waiting:
             return None
         if delaying.must_write(self._group.core.now_ms):
             self._write_gathered()
-        if not delaying or self._delay_told == delaying.number:
+        if not delaying.waiting or self._delay_told == delaying.number:
             return None
         self._delay_told = delaying.number
         return Delay(delaying.number, self._delay_ms)
@@ -77,7 +77,7 @@ class Writing:
     def write_delayed(self, number: int, waited_ms: float) -> None:
         """Take the end of a delay; it means nothing if its batch was written before."""
         delaying = self._delaying
-        if delaying and number == delaying.number and delaying.has_room:
+        if delaying.waiting and number == delaying.number and delaying.has_room:
             gathered = self._write_gathered()
             self._group.group_fsync_batch(gathered.batch.batch_bytes, int(waited_ms))
 

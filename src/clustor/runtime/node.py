@@ -25,7 +25,6 @@ from clustor.log.types import PartitionId
 from clustor.raft.membership import Membership
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
-    DiskWork,
     NewMachine,
     NodeInflight,
     ReplicaOutput,
@@ -84,7 +83,7 @@ class Node:
         self._by_number: dict[int, HostedGroup] = {}
         self._touched: dict[HostedGroup, None] = {}
         self._behind: dict[HostedGroup, None] = {}  # may have put off to apply something
-        self._turn_due = False
+        self._turn_due = self._will_flush = self._will_send = False
         self._closed = False
         self._ticks = Ticks(self, self._loop)
         self.loop_watch = LoopWatch()
@@ -345,6 +344,11 @@ class Node:
             self._turn_due = True
             self._loop.call_soon(self._turn)
 
+    def flush_soon(self) -> None:
+        """Let what was staged for clients or peers leave: with this turn, if it is still to."""
+        if not self._will_flush:
+            self.turn_soon()
+
     def _on_packet(self, peer: NodeId, packet: w.Packet) -> None:
         if isinstance(packet.message, w.ServiceMessage):
             service = self._numbered.get(int(packet.route.partition_id))
@@ -355,20 +359,18 @@ class Node:
         if group is None or int(packet.route.target_replica_id) != self.node_id or group.paused:
             return  # a group that is not here, or hangs, or an older incarnation was meant
         body = packet.message
-        if isinstance(body, w.SnapshotTransfer):
-            try:
-                transfer = decode_transfer(bytes(body.data))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                journal.warning("node %d sent a transfer that cannot be read", peer)
-                return
-            group.replica.receive_transfer(ReplicaId(peer), transfer)
-        else:
+        if not isinstance(body, w.SnapshotTransfer):
             message = from_packet(packet)
-            if message is None:
-                return
-            group.replica.receive(message)
-            self.touch_news(group)
+            if message is not None:
+                group.replica.receive(message)
+                self.touch_news(group)
             return
+        try:
+            transfer = decode_transfer(bytes(body.data))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            journal.warning("node %d sent a transfer that cannot be read", peer)
+            return
+        group.replica.receive_transfer(ReplicaId(peer), transfer)
         self.touch(group)
 
     def _on_lost(self, peer: NodeId) -> None:
@@ -436,6 +438,7 @@ class Node:
         disk gets its work first, because to wake a peer may cost us the processor.
         """
         self.loop_watch.turns += 1
+        self._will_flush = self._will_send = True
         for service in self.services:
             service.prepare()
         touched, self._touched = self._touched, {}
@@ -454,8 +457,10 @@ class Node:
                 self._behind[group] = None
         if self._outputs.pace.waiting:
             self._outputs.send_paced(self.now_ms())
+        self._will_flush = False
         for service in self.services:
             service.flush()
+        self._will_send = False
         self.transport.flush()
         if waits:
             self._write(outputs)
@@ -466,13 +471,10 @@ class Node:
             if not works:
                 continue
             try:
-                self._submit(group, works, alone=len(outputs) == 1)
+                if group.submit(works, alone=len(outputs) == 1) and group.replica.has_news:
+                    self._touched[group] = None
             except Exception as error:  # noqa: BLE001  # what is written is not known now
                 group.replica.fence(error)
-
-    def _submit(self, group: HostedGroup, works: list[DiskWork], *, alone: bool) -> None:
-        if group.submit(works, alone=alone) and group.replica.has_news:
-            self._touched[group] = None
 
     def send_service(self, number: int, peer: NodeId, data: bytes) -> None:
         """Let bytes leave for a peer's service with this turn; they may be lost, or come late.
@@ -487,7 +489,8 @@ class Node:
             w.DurabilityModeEpoch(0),
         )
         self.transport.send(peer, w.Packet(route, w.ServiceMessage(data)))
-        self.turn_soon()
+        if not self._will_send:
+            self.turn_soon()
 
     def admin_address(self, replica: ReplicaId | None) -> str:
         """Return where clients reach that replica's node, or nothing."""

@@ -42,8 +42,11 @@ from clustor.snapshot.authorization import AuthorizationLog, root_hash
 from clustor.snapshot.catalog import Catalog, plan_acknowledge, plan_authorize, relist
 from clustor.snapshot.emission import SnapshotRequest, plan_snapshot
 from clustor.snapshot.types import IvSalt, SnapshotKind, new_manifest_id
+from clustor.streams.changes import StreamChange, StreamExtent
 from clustor.streams.config import StreamConfig
 from clustor.streams.opening import create_store
+from clustor.streams.plans import StreamPlan
+from clustor.streams.store import StreamStore
 from clustor.streams.types import StoreId
 
 _PRODUCER = "restore"
@@ -60,34 +63,88 @@ class ReplicaSeed:
     voters: frozenset[ReplicaId]
 
 
-def seed_replica(
-    seed: ReplicaSeed,
-    replica_id: ReplicaId,
-    keys: KeyRing,
-    signer: Ed25519PrivateKey,
-    *,
-    state: Path,
-    identity: Path,
-    segment_bytes: int,
-    now_ms: int,
-) -> None:
-    """Write a new replica's directories. Raises DiskError and SnapshotFailure."""
-    for directory in (state, identity):
-        directory.mkdir(parents=True, mode=0o700, exist_ok=True)
-    disk = BlockingDisk()
-    try:
-        home, node = disk.open_partition(state), disk.open_partition(identity)
-        own = ReplicaIdentity(replica_id, seed.partition_id, LogId(os.urandom(16)), holds_data=True)
-        disk.execute(home, _beginnings(seed, own, keys, segment_bytes))
+@dataclass(frozen=True, slots=True)
+class ReplicaPlace:
+    """Where a new replica stands, and with which keys it seals."""
+
+    replica_id: ReplicaId
+    keys: KeyRing
+    signer: Ed25519PrivateKey
+    state: Path
+    identity: Path
+    segment_bytes: int
+
+
+class ReplicaSeeding:
+    """A new replica under way: its streams are fed first, then its state is written.
+
+    Raises DiskError, LogError and SnapshotFailure. Whoever makes one closes it.
+    """
+
+    def __init__(self, partition: PartitionId, place: ReplicaPlace, *, keeps_streams: bool) -> None:
+        self._place = place
+        for directory in (place.state, place.identity):
+            directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+        self._disk = BlockingDisk()
+        self._home = self._disk.open_partition(place.state)
+        self._node = self._disk.open_partition(place.identity)
+        self._streams: StreamStore | None = None
+        if keeps_streams:
+            opened = create_store(partition, StoreId(os.urandom(16)), place.keys, StreamConfig())
+            self._streams = opened.store
+            self._disk.execute(self._home, opened.plan)
+
+    def close(self) -> None:
+        self._disk.close()
+
+    # Streams.
+
+    def begin(self, raft_index: int, extents: Iterable[StreamExtent]) -> None:
+        """Take note which partitions there are behind an entry; none of their records comes."""
+        for extent in extents:
+            self._store.define_as(raft_index, extent.partition, None, raft_index)
+            self._store.skip_to(raft_index, extent.partition, extent.next)
+        self._store.applied(raft_index)
+
+    def feed(self, raft_index: int, changes: Iterable[StreamChange]) -> None:
+        """Take what an entry changed; what fills the memory is written."""
+        store = self._store
+        for change in changes:
+            store.take(raft_index, change)
+        store.applied(raft_index)
+        if store.tail_bytes >= store.config.flush_bytes:
+            self._carry_out(store.plan_flush())
+
+    @property
+    def _store(self) -> StreamStore:
+        assert self._streams is not None, "a machine without streams changes none"
+        return self._streams
+
+    def _carry_out(self, plan: StreamPlan) -> None:
+        self._disk.execute(self._home, plan.steps)
+        self._store.stored(plan.receipt)
+
+    # The state.
+
+    def finish(self, seed: ReplicaSeed, now_ms: int) -> None:
+        """Make the streams durable, and write the state behind them; the identity comes last."""
+        disk, home, place = self._disk, self._home, self._place
+        if self._streams is not None:
+            self._streams.applied(seed.base_index)
+            self._carry_out(self._streams.plan_checkpoint())
+        own = ReplicaIdentity(
+            place.replica_id, seed.partition_id, LogId(os.urandom(16)), holds_data=True
+        )
+        disk.execute(home, _beginnings(seed, own, place))
         catalog = _no_snapshots(seed.partition_id)
         emission = plan_snapshot(
-            catalog, _request(seed, now_ms), _content(seed), keys=keys, signer=signer
+            catalog, _request(seed, now_ms), _content(seed), keys=place.keys, signer=place.signer
         )
         for plan in emission:
             disk.execute(home, plan)
         disk.execute(home, emission.plan_manifest(catalog, pane_digest(seed.machine.digest())))
         assert emission.manifest is not None
-        storage = DirectoryStorage(state)
+        storage = DirectoryStorage(place.state)
         try:
             written = relist(storage, emission.manifest, emission.generation)
         finally:
@@ -95,30 +152,21 @@ def seed_replica(
         authorized = plan_authorize(catalog, written, since_full_ms=0)
         disk.execute(home, authorized.plan)
         disk.execute(home, plan_acknowledge(authorized.after).plan)
-        disk.execute(node, plan_identity(own))
-    finally:
-        disk.close()
+        disk.execute(self._node, plan_identity(own))
 
 
-def _beginnings(seed: ReplicaSeed, own: ReplicaIdentity, keys: KeyRing, segment_bytes: int) -> Plan:
-    """Plan an empty log, and streams that no entry through the base has changed."""
+def _beginnings(seed: ReplicaSeed, own: ReplicaIdentity, place: ReplicaPlace) -> Plan:
+    """Plan an empty log of a term that was."""
     members = Membership(voters=seed.voters)
     ack = MembershipAck(RoutingEpoch(0), membership_digest(members), DurabilityModeEpoch(0))
     hard = HardState(term=seed.base_term, membership=members, membership_ack=ack)
     _, create = create_log(
         LedgerIdentity(seed.partition_id, own.log_id),
-        keys,
-        LogConfig(segment_bytes=segment_bytes),
+        place.keys,
+        LogConfig(segment_bytes=place.segment_bytes),
         IoWriterMode.BLOCKING,
     )
-    streams = create_store(
-        seed.partition_id,
-        StoreId(os.urandom(16)),
-        keys,
-        StreamConfig(),
-        raft_index=seed.base_index,
-    )
-    return (*plan_hard_state(hard), *create, *streams.plan)
+    return (*plan_hard_state(hard), *create)
 
 
 def _content(seed: ReplicaSeed) -> chain[bytes]:

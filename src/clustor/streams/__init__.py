@@ -30,6 +30,7 @@ from clustor.streams.opening import (
     create_store,
     open_store,
 )
+from clustor.streams.plans import StreamPlan, StreamReceipt
 from clustor.streams.quorum import (
     Custom,
     CustomRule,
@@ -40,7 +41,7 @@ from clustor.streams.quorum import (
     Threshold,
 )
 from clustor.streams.reader import StreamFileReader
-from clustor.streams.store import StreamPlan, StreamReceipt, StreamStore
+from clustor.streams.store import StreamStore
 from clustor.streams.types import StoredBatch, StoreId, StreamIndex, StreamPartitionId, TimestampMs
 from clustor.streams.verify import StreamDamage, verify_stream
 from clustor.streams.view import StreamChunk, StreamView, take_view

@@ -6,10 +6,18 @@ from dataclasses import dataclass, field
 
 from clustor.log.steps import FileName
 from clustor.streams.index import SparseIndex
-from clustor.streams.metadata import Definition, SegmentMeta
+from clustor.streams.metadata import NOT_COMPACTED, CompactionMark, Definition, SegmentMeta
 from clustor.streams.piece import BatchPiece
 from clustor.streams.runs import FileCipher
 from clustor.streams.types import StreamPartitionId
+
+
+@dataclass(slots=True)
+class SegmentSwap:
+    """Files that others have taken the place of; the next checkpoint says so, and deletes them."""
+
+    replaced: list[SegmentMeta]
+    mark: CompactionMark
 
 
 @dataclass(slots=True)
@@ -37,6 +45,8 @@ class StreamFiles:
     resumable: bool = False  # whether the last segment may be continued without its cipher
     touched: dict[int, None] = field(default_factory=dict)  # files that the metadata knows not so
     unsynced: dict[FileName, None] = field(default_factory=dict)
+    compacted: CompactionMark = NOT_COMPACTED  # of the files in `readable`
+    swap: SegmentSwap | None = None
 
     def __post_init__(self) -> None:
         self.readable = tuple(self.segments)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from crc32c import crc32c
@@ -91,6 +91,11 @@ class SegmentMeta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     max_timestamp: int
     dek_epoch: int
 
+
+CompactionMark: TypeAlias = tuple[int, int]
+"""How far the files of a partition were compacted: the index below which every record that a later
+one supersedes is gone, and the one below which the records that only say so are gone as well."""
+NOT_COMPACTED: Final[CompactionMark] = (0, 0)
 
 _MASTER_MODES: Final = {Automatic: "Automatic", FixedMaster: "Fixed", Disabled: "Disabled"}
 """The stored words; a class may get another name."""
@@ -160,6 +165,7 @@ class PartitionChange(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     removed: tuple[int, ...] = ()  # file numbers
     definition: Definition | None = None  # None: as it was
     gone_at: int = 0  # the raft index at which the partition itself was removed; 0: it is there
+    compacted: CompactionMark = NOT_COMPACTED  # written only where it says something
 
 
 @dataclass(slots=True)
@@ -174,6 +180,7 @@ class PartitionMeta:
     digest_from: int = 0
     segments: dict[int, SegmentMeta] = field(default_factory=dict)
     definition: Definition | None = None
+    compacted: CompactionMark = NOT_COMPACTED
 
     def ordered(self) -> list[SegmentMeta]:
         return sorted(self.segments.values(), key=lambda segment: segment.first_index)
@@ -196,11 +203,17 @@ _DECODER: Final = msgspec.msgpack.Decoder(list[PartitionChange])
 
 
 def encode_batch(seq: int, durable_raft_index: int, changes: list[PartitionChange]) -> bytes:
-    body = _ENCODER.encode(changes)
+    body = _ENCODER.encode([_fields(change) for change in changes])
     if len(body) > BODY_BYTES_MAX:  # what no start would read must not be written
         raise StreamMisuse("a metadata batch too large", given_bytes=len(body))
     head = _HEAD.pack(_BATCH_MAGIC, _VERSION, 0, seq, durable_raft_index, len(body), crc32c(body))
     return head + _CRC.pack(crc32c(head)) + body
+
+
+def _fields(change: PartitionChange) -> tuple[object, ...]:
+    """Leave out what says nothing: the builds before compaction read the rest."""
+    fields = msgspec.structs.astuple(change)
+    return fields if change.compacted != NOT_COMPACTED else fields[:-1]
 
 
 def batches_of(
@@ -292,6 +305,7 @@ def fold(image: MetadataImage, change: PartitionChange) -> None:
     known.next_index = change.next_index
     known.defined_at = change.defined_at
     known.digest, known.digest_from = change.digest, change.digest_from
+    known.compacted = change.compacted
     for file_seq in change.removed:
         known.segments.pop(file_seq, None)
     for segment in change.segments:
@@ -312,6 +326,7 @@ def snapshot_changes(image: MetadataImage) -> Iterator[PartitionChange]:
             digest_from=known.digest_from,
             segments=tuple(known.ordered()),
             definition=known.definition,
+            compacted=known.compacted,
         )
     for partition, gone_at in sorted(image.gone.items()):
         yield PartitionChange(partition, gone_at=gone_at)

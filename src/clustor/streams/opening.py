@@ -186,6 +186,7 @@ class _Opening:
             digest=known.digest,
             digest_from=known.digest_from,
             is_told=True,
+            compacted=known.compacted,
         )
         for nth, segment in enumerate(segments):
             name = part_file(partition, segment.file_seq)

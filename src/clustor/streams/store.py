@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 from crc32c import crc32c
@@ -59,28 +58,11 @@ from clustor.streams.metadata import (
 from clustor.streams.nonces import Sequences
 from clustor.streams.piece import BatchPiece
 from clustor.streams.pins import Pins
+from clustor.streams.plans import StreamPlan, StreamReceipt
 from clustor.streams.quorum import Majority
 from clustor.streams.runs import PARTS_DIRECTORY, ROW, ROW_BYTES, index_file, part_file
 from clustor.streams.types import StreamPartitionId
 from clustor.streams.window import StreamMemory, StreamWindow
-
-
-@dataclass(slots=True)
-class StreamReceipt:
-    """To be handed back once its plan was carried out whole."""
-
-    number: int
-    readable: list[tuple[StreamFiles, tuple[SegmentMeta, ...], int]] = field(default_factory=list)
-    """Partitions whose files change, their files then, and below which index memory lets go."""
-    durable_raft_index: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPlan:
-    """Steps for a disk, and the receipt that they earn."""
-
-    steps: Plan
-    receipt: StreamReceipt
 
 
 class StreamStore:
@@ -121,6 +103,8 @@ class StreamStore:
         self._dirty: dict[int, int] = {}
         self._ending: dict[int, StreamFiles] = {}  # removed, and no checkpoint says so yet
         self._names_changed = False
+        self.rewritten: dict[int, list[SegmentMeta]] = {}
+        """Of partitions that are rewritten: the new files, which no checkpoint names yet."""
         self.pins = Pins()
         self.window = StreamWindow(memory or StreamMemory(), config.window_partition_bytes)
         self._out: deque[StreamReceipt] = deque()
@@ -147,6 +131,7 @@ class StreamStore:
             for files in self.partitions.values()
             for segment in (*files.segments, *files.readable)
         }
+        needed |= {each.dek_epoch for some in self.rewritten.values() for each in some}
         return needed | self.pins.dek_epochs()
 
     def files(self, partition: int) -> StreamFiles:
@@ -287,9 +272,14 @@ class StreamStore:
         self._drop_tail(files)
         self.window.drop(files)
         files.close_segment()
-        files.start_index = files.next_index = start
-        files.digest, files.digest_from = 0, start
-        self._dirty.setdefault(partition, raft_index)
+        files.start_index = start
+        self.pass_over(raft_index, files, start)
+
+    def pass_over(self, raft_index: int, files: StreamFiles, next_index: int) -> None:
+        """Go on from an index with nothing between: a trim or a compaction took that."""
+        files.next_index = next_index
+        files.digest, files.digest_from = 0, next_index
+        self._dirty.setdefault(files.partition, raft_index)
 
     def reconcile(self, extents: Iterable[StreamExtent], raft_index: int) -> list[int]:
         """Remove, and return, the partitions that the state at `raft_index` has no more.
@@ -337,7 +327,22 @@ class StreamStore:
         self._tails = {}
         return StreamPlan(tuple(steps), receipt)
 
-    def plan_checkpoint(self, partitions_max: int | None = None) -> StreamPlan:
+    def close_file(self, files: StreamFiles) -> Plan:
+        """Let the next flush of a partition begin a new file; what stands now changes no more."""
+        steps: list[Step] = []
+        self._writer.close(files, steps)
+        return tuple(steps)
+
+    def plan_swap(self, files: StreamFiles) -> StreamPlan:
+        """Plan to make durable that a partition's files are others now (`files.swap`)."""
+        assert files.swap is not None, "what is swapped was said before"
+        self.window.drop(files)
+        self._dirty.setdefault(files.partition, self.applied_index + 1)
+        return self.plan_checkpoint(chosen=(files.partition,))
+
+    def plan_checkpoint(
+        self, partitions_max: int | None = None, *, chosen: Iterable[int] | None = None
+    ) -> StreamPlan:
         """Plan to make partitions durable: all that are not, or those that wait longest."""
         self.check_open()
         steps: list[Step] = []
@@ -345,7 +350,7 @@ class StreamStore:
         receipt = self._receipt()
         unsynced: list[FileName] = []
         changes: list[PartitionChange] = []
-        for partition in list(islice(self._dirty, partitions_max)):
+        for partition in list(islice(self._dirty, partitions_max) if chosen is None else chosen):
             del self._dirty[partition]
             ending = self._ending.pop(partition, None)
             if ending is not None:
@@ -379,6 +384,8 @@ class StreamStore:
                 if piece.next_index <= next_index:
                     self._let_go(files, piece)
             files.in_flight = tuple(at for at in files.in_flight if at.next_index > next_index)
+        for files, mark in receipt.compacted:
+            files.compacted = mark
         if receipt.durable_raft_index is not None:
             self.durable_raft_index = receipt.durable_raft_index
 
@@ -421,10 +428,14 @@ class StreamStore:
         self, files: StreamFiles, receipt: StreamReceipt, after: list[Step]
     ) -> PartitionChange:
         expired = [at for at in files.segments if at.next_index <= files.start_index]
-        if expired:
-            if len(expired) == len(files.segments):
-                files.close_segment()
-            del files.segments[: len(expired)]
+        if expired and len(expired) == len(files.segments):
+            files.close_segment()
+        del files.segments[: len(expired)]
+        swap, files.swap = files.swap, None
+        if swap is not None:
+            expired += swap.replaced
+            receipt.compacted.append((files, swap.mark))
+        if expired or swap is not None:
             receipt.readable.append((files, tuple(files.segments), 0))
             after += _delete(files.partition, expired)
         touched, files.touched = files.touched, {}
@@ -439,6 +450,7 @@ class StreamStore:
             segments=tuple(at for at in files.segments if at.file_seq in touched),
             removed=tuple(segment.file_seq for segment in expired),
             definition=definition,
+            compacted=files.compacted if swap is None else swap.mark,
         )
 
     def _planned(

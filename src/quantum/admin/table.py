@@ -7,6 +7,7 @@ from typing import Final
 from quantum.admin import (
     table_broker,
     table_cluster,
+    table_explain,
     table_groups,
     table_kafka,
     table_queues,
@@ -29,6 +30,7 @@ ROUTES: Final[tuple[AdminRoute, ...]] = (
     *table_broker.BROKER,
     *table_broker.SESSIONS,
     *table_broker.MESSAGES,
+    *table_explain.EXPLAIN,
     *table_streams.STREAMS,
     *table_queues.QUEUES,
     *table_kafka.KAFKA,

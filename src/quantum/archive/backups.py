@@ -53,6 +53,12 @@ class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str = FORMAT
     format_version: int = 1
     mac: str = ""
+    groups: tuple[BackupPoint, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The cluster's own groups; not written where there are none, as by releases before."""
+
+    @property
+    def group_points(self) -> tuple[BackupPoint, ...]:
+        return () if self.groups is msgspec.UNSET else self.groups
 
     @property
     def name(self) -> str:
@@ -125,8 +131,16 @@ def list_backups(objects: Objects) -> list[int]:
     return sorted(int(each[1]) for each in found if each is not None)
 
 
-def first_needed(objects: Objects, listing: Listing) -> int | None:
-    """Return the first entry that a backup needs to be gone back to; None: no backup needs any.
+@dataclass(frozen=True, slots=True)
+class OldestNeed:
+    """Where the oldest backup stands that can be gone back to, and what it begins with."""
+
+    index: int
+    first: int
+
+
+def oldest_need(objects: Objects, listing: Listing) -> OldestNeed | None:
+    """Return which entries a backup needs to be gone back to; None: no backup needs any.
 
     A later backup never needs an earlier entry, so the oldest that can still be gone back to
     says it. MACs are not looked at: who may write here may delete as well.
@@ -139,7 +153,7 @@ def first_needed(objects: Objects, listing: Listing) -> int | None:
             continue  # it is older than the partition
         base = max((each for each in bases if each <= index), default=0)
         if base or listing.first <= 1:
-            return base + 1
+            return OldestNeed(index, base + 1)
     return None
 
 

@@ -18,7 +18,8 @@ from quantum.archive.types import PrgId
 
 MANIFEST_FOLDER = "manifest"
 GROUPS_FOLDER = "_groups"
-_RECORD = re.compile(r"([a-z0-9][a-z0-9-]*)/(\d{1,9})/manifest/(\d{20})\.json")
+_RECORD = re.compile(r"([A-Za-z0-9][A-Za-z0-9._~-]*)/(\d{1,9})/manifest/(\d{20})\.json")
+"""Tenants are named as the control plane names them; one that was made again has a `~` in it."""
 
 
 def groups_url(url: str) -> str:

@@ -329,3 +329,11 @@ def encode_command(command: Command) -> bytes:
 def decode_command(data: bytes) -> Command:
     """Raises msgspec.DecodeError (or ValidationError, which is one) for other bytes."""
     return _decoder.decode(data)
+
+
+def decode_known(data: bytes) -> Command | None:
+    """Decode a command; None for bytes that the broker would skip."""
+    try:
+        return decode_command(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -103,6 +103,15 @@ def encode_record(  # noqa: PLR0917  # hot: positional
     return head + body
 
 
+def encode_plain_record(  # noqa: PLR0917  # hot: positional
+    topic: bytes, payload: bytes, flags: int, client_id: bytes, epoch: int, packet_id: int
+) -> bytes:
+    """Make the record of a message without properties that never expires."""
+    length = _BEHIND_LENGTH + len(client_id) + len(topic) + len(payload)
+    head = _pack_head(length, flags, len(client_id), len(topic), 0, packet_id, epoch)
+    return _join((head, client_id, topic, payload))
+
+
 def mark_record(record: bytes, flags: int) -> bytes:
     """Return a record with more flags than it has."""
     return b"".join(

@@ -19,6 +19,7 @@ from quantum.broker.types import PacketId
 
 SENT: Final = 1  # PUBLISH is out
 RECEIVED: Final = 2  # PUBREC came: only the packet id is still held, and PUBREL is out
+ENDED: Final = 3  # the exchange is over: nothing of it is here any more
 
 
 class Delivery(msgspec.Struct, eq=False, gc=False):
@@ -32,6 +33,7 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
     filter: bytes = b""
     packet_id: int = 0
     state: int = SENT
+    """SENT while it waits, too; whoever refers to one sees when its client has answered."""
     drop_at_ms: int = 0
     """When it is not worth sending any more, if that is before its message expires; 0: never."""
 
@@ -99,7 +101,9 @@ class Outbound:
 
     def push(self, delivery: Delivery) -> bool:
         """Take a message; say whether it may leave now, with its packet id set."""
-        self.put_on(delivery.message.weight)
+        weight = delivery.message.weight
+        self.weight += weight
+        self._total.amount += weight
         if self.queue or len(self.in_flight) >= self.window:
             self.queue.append(delivery)
             return False
@@ -147,7 +151,12 @@ class Outbound:
         delivery = self.in_flight.get(packet_id)
         if delivery is None or delivery.qos != 1:
             return False
-        self._end(packet_id)
+        del self.in_flight[packet_id]
+        weight = delivery.message.weight
+        self.weight -= weight
+        self._total.amount -= weight
+        if self.unsent and packet_id in self.unsent:
+            self.unsent.remove(packet_id)
         return True
 
     def on_pubrec(self, packet_id: PacketId) -> bool:
@@ -176,7 +185,9 @@ class Outbound:
         return True
 
     def _end(self, packet_id: PacketId) -> None:
-        self.put_on(-self.in_flight.pop(packet_id).message.weight)
+        delivery = self.in_flight.pop(packet_id)
+        delivery.state = ENDED
+        self.put_on(-delivery.message.weight)
         if self.unsent and packet_id in self.unsent:
             self.unsent.remove(packet_id)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from quantum.broker.queues import QueueSection
+from quantum.broker.queues import TransactingSection
 from quantum.broker.sections import SectionFactory
 from quantum.broker.streams.section import StreamSection
 
-SECTIONS: Final[tuple[SectionFactory, ...]] = (StreamSection, QueueSection)
+SECTIONS: Final[tuple[SectionFactory, ...]] = (StreamSection, TransactingSection)

@@ -74,14 +74,19 @@ class ShareGroup:
 
         Members in `unreachable` partitions come last.
         """
+        chosen = self.next_member(unreachable, key)
+        if chosen is not None and key is None:
+            self.turn += 1
+        return chosen
+
+    def next_member(self, unreachable: frozenset[int], key: bytes | None) -> ShareMember | None:
+        """Return whom `pick` would choose now; nothing changes."""
         candidates = self._candidates(unreachable)
         if not candidates:
             return None
         if key is not None:
             return owner_of_key(candidates, key)
-        chosen = candidates[self.turn % len(candidates)]
-        self.turn += 1
-        return chosen
+        return candidates[self.turn % len(candidates)]
 
     def _candidates(self, unreachable: frozenset[int]) -> list[ShareMember]:
         members = list(self.members.values())

@@ -82,6 +82,8 @@ NOUNS: Final = {
     "retained": "Retained messages.",
     "ring": "A tenant's ring on a node: look at it, let it grow.",
     "messages": "Publish, and wait for messages.",
+    "explain": "One message: would it come to a client, and where has it been.",
+    "receipts": "Proof that a message was on the disks of a quorum.",
     "streams": "Messages kept by offset: make streams, read them, end them.",
     "queues": "AMQP's queues: what is in them, and what is done to them.",
     "kafka-topics": "Kafka's topics: look at them, make and end them.",

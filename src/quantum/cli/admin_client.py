@@ -57,9 +57,11 @@ def fetch_status(address: Address) -> dict[str, Any]:
     return status
 
 
-def fetch(address: Address, path: str) -> tuple[int, dict[str, Any]]:
+def fetch(
+    address: Address, path: str, *, seconds: float = TIMEOUT_SECONDS
+) -> tuple[int, dict[str, Any]]:
     """Return the code and the answer of a page, or raise AdminUnreachable."""
-    return _ask(address, "GET", path, None)
+    return _ask(address, "GET", path, None, seconds=seconds)
 
 
 def post(address: Address, path: str, body: dict[str, object]) -> tuple[int, dict[str, Any]]:
@@ -67,11 +69,16 @@ def post(address: Address, path: str, body: dict[str, object]) -> tuple[int, dic
     return _ask(address, "POST", path, json.dumps(body))
 
 
-def _ask(address: Address, method: str, path: str, body: str | None) -> tuple[int, dict[str, Any]]:
+def _ask(
+    address: Address,
+    method: str,
+    path: str,
+    body: str | None,
+    *,
+    seconds: float = TIMEOUT_SECONDS,
+) -> tuple[int, dict[str, Any]]:
     headers = {} if body is None else {"Content-Type": "application/json"}
-    code, content, _ = exchange(
-        address, method, path, body, headers=headers, seconds=TIMEOUT_SECONDS
-    )
+    code, content, _ = exchange(address, method, path, body, headers=headers, seconds=seconds)
     return code, content
 
 

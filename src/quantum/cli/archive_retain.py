@@ -11,7 +11,7 @@ import typer
 from clustor.log.keys import KeyRing
 from clustor.wall_clock import wall_clock_ms
 from quantum.archive import ArchiveConflict, Listing, Objects, PrgId, open_objects, read_listing
-from quantum.archive.backups import first_needed
+from quantum.archive.backups import OldestNeed, oldest_need
 from quantum.archive.retention import Retention, Wanted, drop, plan_retention, sweep
 from quantum.cli.archive_opening import AsJson, Url, in_one_sentence, prgs_of, ring_of
 from quantum.cli.exits import Exit, fail
@@ -40,6 +40,13 @@ def retain(  # noqa: PLR0917  # typer
             "--past-backups", help="Let go of what backups need, too: they are lost with it."
         ),
     ] = False,
+    past_streams: Annotated[
+        bool,
+        typer.Option(
+            "--past-streams",
+            help="Let go of what streams and queues hold, too: a restore refuses them then.",
+        ),
+    ] = False,
     delete: Annotated[
         bool, typer.Option("--delete", help="Do it; without, it is only shown.")
     ] = False,
@@ -47,8 +54,10 @@ def retain(  # noqa: PLR0917  # typer
 ) -> None:
     """Delete the oldest whole segments below the newest snapshot; shown only, unless --delete.
 
-    What a backup needs to be restored stays, unless --past-backups. What goes is written into the
-    chain of records first. Exit code 0: done, or nothing to do. 13: archivers were always quicker.
+    What a backup needs to be restored stays, unless --past-backups, and what streams and queues
+    still hold, unless --past-streams. What goes is written into the chain of records first.
+
+    Exit code 0: done, or nothing to do. 13: archivers were always quicker.
     """
     if older_than_days is None and bytes_max is None:
         fail("say what is too much: --older-than-days, --bytes-max, or both", Exit.USAGE)
@@ -59,11 +68,9 @@ def retain(  # noqa: PLR0917  # typer
             ring = ring_of(keys, prg)
             for _ in range(_ATTEMPTS):
                 listing = read_listing(objects, prg, ring)
-                asked = (
-                    _needed(listing, keep_from or []),
-                    None if past_backups else first_needed(objects, listing),
-                )
-                needed = min((each for each in asked if each is not None), default=None)
+                backup = None if past_backups else oldest_need(objects, listing)
+                streams = None if past_streams else _of_streams(objects, listing, ring, backup)
+                needed = _first(_needed(listing, keep_from or []), backup, streams)
                 going = plan_retention(listing, Wanted(age_ms, bytes_max, needed), wall_clock_ms())
                 try:
                     left = _carry_out(objects, listing, going, ring) if delete else listing
@@ -75,6 +82,11 @@ def retain(  # noqa: PLR0917  # typer
                 fail(f"{prg}: archivers were always quicker", Exit.CONFLICT)
 
 
+def _first(table: int | None, backup: OldestNeed | None, streams: int | None) -> int | None:
+    needed = (table, None if backup is None else backup.first, streams)
+    return min((each for each in needed if each is not None), default=None)
+
+
 def _carry_out(
     objects: Objects, listing: Listing, going: Retention | None, ring: KeyRing
 ) -> Listing:
@@ -82,6 +94,18 @@ def _carry_out(
         sweep(objects, listing)  # what a run before left that was cut short
         return listing
     return drop(objects, listing, going, ring, _WRITER, wall_clock_ms())
+
+
+def _of_streams(
+    objects: Objects, listing: Listing, ring: KeyRing, backup: OldestNeed | None
+) -> int | None:
+    """Return the first entry with a record that streams hold at the oldest place, or now."""
+    from quantum.node.archived_state import needed_for_streams
+
+    if listing.applied_with is None:
+        return None
+    index = None if backup is None else backup.index
+    return needed_for_streams(objects, listing.prg, ring, index) or None
 
 
 def _needed(listing: Listing, tables: list[str]) -> int | None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 
 from clustor.log.errors import LogError
@@ -27,14 +28,16 @@ from quantum.archive.backups import (
     read_backup,
     record_drill,
 )
+from quantum.archive.roots import ArchiveRoots, open_roots
 from quantum.cli.admin_client import AdminUnreachable, fail_unreachable, fetch, parse_address
 from quantum.cli.archive_opening import in_one_sentence, ring_of
 from quantum.cli.credentials import speaking
 from quantum.cli.doctor_checks import DRILL_DAYS_MAX
 from quantum.cli.exits import Exit, exit_of, fail
 from quantum.cli.node_exits import exit_of_node
+from quantum.node.archived_groups import archived_groups
 from quantum.node.backup_points import KeysOf, differing, keep_backup, take_backup
-from quantum.node.restoring import RestorePlan, restore_into, wanted_prgs
+from quantum.node.restoring import RestoredCluster, RestorePlan, restore_into, wanted_prgs
 
 app = typer.Typer(
     help="Points in time that a cluster's archive can be gone back to.", no_args_is_help=True
@@ -83,15 +86,16 @@ def create(
             fail(f"not in time: the archive lacks entries of {', '.join(behind)}", Exit.UNREACHABLE)
         time.sleep(_LOOK_SECONDS)
     with _telling():
-        objects, keys_of = open_objects(to), _rings(keys)
-        taken = take_backup(objects, keys_of, began_ms)
-        keep_backup(objects, taken)
-        wrong = differing(objects, keys_of, read_backup(objects, began_ms, taken.keys))
+        roots, keys_of = open_roots(to), _rings(keys)
+        taken = take_backup(roots, keys_of, began_ms)
+        keep_backup(roots, taken)
+        kept = read_backup(roots.tenants, began_ms, taken.keys)
+        wrong = differing(roots, keys_of, kept)
         if not wrong:
-            mark_verified(objects, began_ms, wall_clock_ms())
+            mark_verified(roots.tenants, began_ms, wall_clock_ms())
     _show(taken.backup, as_json=as_json)
     for each in taken.without_streams:
-        typer.echo(f"{each} holds streams, which archives have no copy of", err=True)
+        typer.echo(f"{each} holds records of streams from before its archive began", err=True)
     if wrong:
         fail(f"the backup differs when it is read back: {wrong[0]}", Exit.QUARANTINED)
 
@@ -130,11 +134,12 @@ def verify(
     Exit code 0: every digest is what was written down. 6: one is not, or something was altered.
     """
     with _telling():
-        objects = open_objects(source)
-        found = read_backup(objects, backup, first_ring(objects, keys))
+        roots = open_roots(source)
+        found = read_backup(roots.tenants, backup, first_ring(roots.tenants, keys))
         wrong = [
-            *_altered(objects, keys),
-            *differing(objects, _rings(keys), found),
+            *_altered(roots.tenants, keys, wanted_prgs(roots.tenants, ())),
+            *_altered(roots.groups, keys, archived_groups(roots.groups)),
+            *differing(roots, _rings(keys), found),
         ]
     report = {"made_ms": found.made_ms, "partitions": len(found.points), "wrong": wrong}
     typer.echo(json.dumps(report) if as_json else _verdict(report))
@@ -160,15 +165,16 @@ def drill_restore(
     says when it did not for 90 days, and `--overdue` fails then. `--report FILE` keeps a copy.
 
     Exit code 0: the restored cluster is what was backed up. 1: a drill is overdue. 3: there is no
-    backup, or it holds streams. 4: keys. 6: it differs. 12: the store does not answer.
+    backup, or the archive lacks what streams of it hold. 4: keys. 6: it differs. 12: the store does
+    not answer.
     """
     if overdue:
         _tell_overdue(source)
     began = time.monotonic()
     with _telling(), tempfile.TemporaryDirectory(prefix="quantum-drill-") as place:
-        objects = open_objects(source)
-        found = read_backup(objects, None, first_ring(objects, keys))
-        wrong = _restored_differs(objects, keys, found, Path(place))
+        roots = open_roots(source)
+        found = read_backup(roots.tenants, None, first_ring(roots.tenants, keys))
+        wrong = _restored_differs(roots, keys, found, Path(place))
     done = {
         "made_ms": found.made_ms,
         "drilled_ms": wall_clock_ms(),
@@ -177,24 +183,29 @@ def drill_restore(
         "wrong": wrong,
     }
     if not wrong:
-        _write_down(objects, done, report)
+        _write_down(roots.tenants, done, report)
     typer.echo(json.dumps(done) if as_json else _verdict(done))
     raise typer.Exit(Exit.QUARANTINED if wrong else 0)
 
 
-def _restored_differs(objects: Objects, keys: Path, backup: Backup, place: Path) -> list[str]:
+def _restored_differs(roots: ArchiveRoots, keys: Path, backup: Backup, place: Path) -> list[str]:
     """Restore every partition to its entry, on disk, and read it back from there."""
     from quantum.node.replaying import replay_directory
 
     into = place / "data"
-    plan = RestorePlan(points={point.prg: point.index for point in backup.points})
-    now_ms = wall_clock_ms()
-    restore_into(objects, lambda prg: ring_of(keys, prg), into, plan, now_ms=now_ms)
+    plan = RestorePlan().at_backup(backup)
+    done = restore_into(roots, _rings(keys), into, plan, now_ms=wall_clock_ms())
     found = {
-        str(PrgId(each.tenant, each.partition)): each.digest
+        str(PrgId(done.lives[each.tenant], each.partition)): each.digest
         for each in replay_directory(into, None, lambda _: None)
     }
-    return [point.prg for point in backup.points if found.get(point.prg) != point.digest]
+    wrong = [
+        point.prg
+        for point in backup.points
+        if PrgId.parse(point.prg).tenant in done.lives.values()
+        and found.get(point.prg) != point.digest
+    ]
+    return wrong + [each.prg for each in backup.group_points if each not in done.groups]
 
 
 def moment(made_ms: int) -> str:
@@ -235,8 +246,7 @@ def first_ring(objects: Objects, keys: Path) -> KeyRing:
     return ring_of(keys, wanted_prgs(objects, ())[0])
 
 
-def _altered(objects: Objects, keys: Path) -> list[str]:
-    prgs = wanted_prgs(objects, ())
+def _altered(objects: Objects, keys: Path, prgs: list[PrgId]) -> list[str]:
     return [
         f"{prg}: something was altered or is missing"
         for prg in prgs
@@ -319,6 +329,10 @@ def _telling() -> Iterator[None]:
 telling_restore = _telling
 
 
-def restored(parts: list[Any]) -> list[dict[str, Any]]:
+def restored(done: RestoredCluster) -> dict[str, Any]:
     """Return what was restored, for JSON."""
-    return [asdict(each) for each in parts]
+    return {
+        "tenants": list(done.lives),
+        "partitions": [asdict(each) for each in done.partitions],
+        "groups": [msgspec.to_builtins(each) for each in done.groups],
+    }

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from quantum.cli.admin_client import (
+    TIMEOUT_SECONDS,
     AdminUnreachable,
     fail_unreachable,
     fetch,
@@ -173,9 +174,10 @@ def _page(  # noqa: PLR0917  # a page is all of these
     return get_page(admin, f"{tenant_path(admin, tenant)}/{name}?{query}")
 
 
-def get_page(admin: str, path: str) -> dict[str, Any]:
+def get_page(admin: str, path: str, *, seconds: float = TIMEOUT_SECONDS) -> dict[str, Any]:
+    """Return a page, or end the command with a sentence; `seconds`: where logs are read for it."""
     try:
-        code, answer = fetch(parse_address(admin), path)
+        code, answer = fetch(parse_address(admin), path, seconds=seconds)
     except ValueError as error:
         fail(str(error), Exit.USAGE)
     except AdminUnreachable as error:

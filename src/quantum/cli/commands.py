@@ -34,7 +34,10 @@ COMMANDS: Final[dict[str, CommandEntry]] = {
     "why": CommandEntry(
         "why", "why", "Say what stands in the way of a client or of a group, in sentences."
     ),
-    "explain": CommandEntry("explain", "app", "Say which rule decides."),
+    "explain": CommandEntry("explain", "app", "Say which rule decides, or where a message was."),
+    "receipts": CommandEntry(
+        "receipts", "app", "Proof that a message was on the disks of a quorum: get it, verify it."
+    ),
     "doctor": CommandEntry(
         "doctor", "doctor", "Examine a node, or a whole cluster, from outside, and say what to do."
     ),
@@ -123,7 +126,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Be a client": ("pub", "sub", "streams", "kafka", "queues", "amqp", "kv", "bench"),
     "Look, and ask why": (
         *("status", "sessions", "session", "topics", "retained"),
-        *("why", "explain", "doctor", "traces", "audit"),
+        *("why", "explain", "receipts", "doctor", "traces", "audit"),
     ),
     "Administer it": ("admin", "tenants", "users", "cert", "keys"),
     "Keep it for years": ("scrub", "archive", "backup", "restore", "at", "drill"),

@@ -1,21 +1,25 @@
-"""`quantum explain`: which rule decides, asked of the broker that would decide by it."""
+"""`quantum explain`: which rule decides, asked of the broker that would decide by it.
+
+And where a message of the past has been, asked of the logs that have it.
+"""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
 import typer
 
-from quantum.cli.broker import ADMIN_DEFAULT, Admin, AsJson
+from quantum.cli.broker import ADMIN_DEFAULT, Admin, AsJson, Tenant, get_page, tenant_path
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.why import ask_all, find_nodes
 from quantum.tenancy import ResourceKind
 
-app = typer.Typer(help="Say which rule decides.", no_args_is_help=True)
+app = typer.Typer(help="Say which rule decides, or where a message was.", no_args_is_help=True)
 
 
 class AccessAction(StrEnum):
@@ -30,12 +34,13 @@ class AccessAction(StrEnum):
     DESCRIBE = "describe"
 
 
+_SECONDS: Final = 30.0
 _AT_TOPICS = (AccessAction.PUBLISH, AccessAction.SUBSCRIBE, AccessAction.CONNECT)
 
 
 @app.callback()
 def _tree() -> None:
-    """Say which rule decides."""
+    """Say which rule decides, or where a message was."""
 
 
 @app.command()
@@ -84,6 +89,103 @@ def access(
         what = name if kind is ResourceKind.TOPIC else f"{kind.value} {name}"
         _print(client, f"{action.value} {what}".strip(), page, is_named=principal is not None)
     raise typer.Exit(0 if page["allowed"] else Exit.FAILED)
+
+
+@app.command()
+@speaking
+def delivery(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What is published to.")],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Who should get it.")],
+    admin: Admin = ADMIN_DEFAULT,
+    *,
+    tenant: Tenant = "",
+    qos: Annotated[int, typer.Option(min=0, max=2, help="At which it is sent.")] = 1,
+    publisher: Annotated[str, typer.Option(metavar="CLIENT", help="Who publishes.")] = "",
+    principal: Annotated[
+        str, typer.Option(help="Whom the client's proof names, where it is away.")
+    ] = "",
+    publisher_principal: Annotated[
+        str, typer.Option(help="Whom the publisher's proof names.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say whether a message would come to a client now, by which subscription, and what stops it.
+
+    Any node may be asked. The one that leads the session's partition looks: at the subscriptions,
+    the shared ones with their turn, the access rules, the quotas and the queues.
+
+    Example: quantum explain delivery plant/7/temperature screen-1
+
+    Exit code 0: it would come, or wait for the client. 1: it would not. 12: no node answered.
+    """
+    asked = {"topic": topic, "client_id": client, "qos": str(qos), "publisher": publisher}
+    asked |= {"principal": principal, "publisher_principal": publisher_principal}
+    query = urlencode({name: value for name, value in asked.items() if value})
+    page = get_page(
+        admin, f"{tenant_path(admin, tenant)}/explain/delivery?{query}", seconds=_SECONDS
+    )
+    if as_json:
+        typer.echo(json.dumps(page))
+    else:
+        typer.echo(f"{page['delivered']}: {page['sentence']}")
+        for step in page["steps"]:
+            typer.echo(f"  {'passes' if step['passes'] else 'STOPS '}  {step['sentence']}")
+        if page["captures"]:
+            typer.echo(f"  kept by the streams {', '.join(page['captures'])}")
+        if page["command"]:
+            typer.echo(f"  {page['command']}")
+    raise typer.Exit(Exit.FAILED if page["delivered"] == "no" else 0)
+
+
+@app.command()
+@speaking
+def message(
+    message_id: Annotated[
+        str, typer.Argument(metavar="[ID]", help="As an acknowledgement named it.")
+    ] = "",
+    admin: Admin = ADMIN_DEFAULT,
+    *,
+    tenant: Tenant = "",
+    stream: Annotated[str, typer.Option(help="A stream that has it, instead of an id.")] = "",
+    partition: Annotated[int, typer.Option(min=0, help="The partition of that stream.")] = 0,
+    offset: Annotated[int, typer.Option(min=0, help="Its offset there.")] = 0,
+    client: Annotated[str, typer.Option(help="What did this client's session do with it?")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Tell a past message's way: when which log had it, and what sessions did with it.
+
+    All of it is read from the logs of the node that is asked, which has a replica of every
+    partition. What was compacted away is not told, and is said not to be.
+
+    Example: quantum explain message 10-52-1f0a33d0c9be7714 --client screen-1
+
+    Example: quantum explain message --stream telemetry --partition 0 --offset 41
+
+    Exit code 0: it is told. 1: the logs do not have it. 12: no node answered.
+    """
+    if bool(message_id) == bool(stream):
+        fail("say either an ID, or --stream with --partition and --offset", Exit.USAGE)
+    asked = {"message": message_id, "client_id": client}
+    if stream:
+        asked |= {"stream": stream, "partition": str(partition), "offset": str(offset)}
+    query = urlencode({name: value for name, value in asked.items() if value})
+    page = get_page(
+        admin, f"{tenant_path(admin, tenant)}/explain/message?{query}", seconds=_SECONDS
+    )
+    if as_json:
+        typer.echo(json.dumps(page))
+        return
+    typer.echo(
+        f"{page['id']}: {page['topic']}, {page['bytes']} bytes at QoS {page['qos']}, "
+        f"published by {page['publisher']}"
+    )
+    for step in page["steps"]:
+        at = datetime.fromtimestamp(int(step["at_ms"]) / 1000, UTC)
+        place = f"partition {step['partition']}, entry {step['index']} of term {step['term']}"
+        whom = f"{step['client_id']}: " if step["client_id"] else ""
+        typer.echo(f"  {at:%Y-%m-%d %H:%M:%S.%f}"[:-3] + f"  {place}: {whom}{step['sentence']}")
+    for each in page["unknown"]:
+        typer.echo(f"  not told: {each}")
 
 
 def _page(admin: str, path: str) -> dict[str, Any]:

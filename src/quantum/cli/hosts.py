@@ -68,7 +68,9 @@ KmsRegion = Annotated[str, typer.Option(help="That service's region.")]
 PeerPort = Annotated[int, typer.Option(min=1, max=65_535, help="For other nodes.")]
 AdminPort = Annotated[int, typer.Option(min=1, max=65_535, help="For operators.")]
 MqttsPort = Annotated[int, typer.Option(min=1, max=65_535, help="For MQTT clients.")]
-WssPort = Annotated[int, typer.Option(min=0, max=65_535, help="MQTT over WebSocket; 0: none.")]
+WssPort = Annotated[
+    int, typer.Option(min=0, max=65_535, help="MQTT and AMQP over WebSocket; 0: none.")
+]
 
 
 @speaking

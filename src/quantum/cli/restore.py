@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,13 +16,18 @@ import typer
 from clustor.wall_clock import wall_clock_ms
 from quantum.archive import PrgId, open_objects
 from quantum.archive.backups import read_backup
+from quantum.archive.roots import open_roots
+from quantum.broker import Broker
+from quantum.broker.queues.section import QueueSection
+from quantum.broker.streams.section import StreamSection
 from quantum.cli.archive_opening import ring_of
 from quantum.cli.backup import AsJson, Keys, Store, first_ring, restored, telling_restore
 from quantum.cli.exits import Exit, fail
-from quantum.node.archived_state import ArchivedState, PointInTime, replay_archive
-from quantum.node.restoring import RestorePlan, restore_into, wanted_prgs
+from quantum.node.archived_log import PointInTime
+from quantum.node.archived_state import ArchivedState, replay_archive
+from quantum.node.restoring import RestoredCluster, RestorePlan, restore_into, wanted_prgs
 
-_LOOKS = ("sessions", "retained", "queues")
+_LOOKS = ("sessions", "retained", "queues", "streams", "read")
 
 
 def restore(
@@ -31,7 +36,11 @@ def restore(
     into: Annotated[Path, typer.Option("--into", metavar="DIR", help="An empty directory.")],
     keys: Keys,
     to_index: Annotated[
-        int | None, typer.Option(min=0, help="Stop behind this entry, in every partition.")
+        list[str] | None,
+        typer.Option(
+            metavar="[TENANT/N=]INDEX",
+            help="Stop behind this entry, in every partition or in one; may be repeated.",
+        ),
     ] = None,
     to_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop before what is later than this.")
@@ -56,34 +65,46 @@ def restore(
 
     Exit code 3: DIR is not empty, or the archive does not reach so far. 4: keys. 6: altered.
     """
-    if sum(each is not None for each in (to_index, to_time, backup)) > 1:
+    if sum(bool(each) for each in (to_index, to_time, backup)) > 1:
         fail("say one place: --to-index, --to-time or --backup", Exit.USAGE)
-    point = PointInTime(to_index, None if to_time is None else read_moment(to_time))
-    plan = RestorePlan(point, tenants=frozenset(tenant or ()), nodes=nodes, base_port=base_port)
+    index, points = _read_entries(to_index or [])
+    plan = RestorePlan(
+        PointInTime(index, None if to_time is None else read_moment(to_time)),
+        points,
+        tenants=frozenset(tenant or ()),
+        nodes=nodes,
+        base_port=base_port,
+    )
     with telling_restore():
-        objects = open_objects(source)
+        roots = open_roots(source)
         if backup is not None:
-            found = read_backup(objects, backup, first_ring(objects, keys))
-            plan = replace(plan, points={each.prg: each.index for each in found.points})
-        done = restore_into(
-            objects,
-            lambda prg: ring_of(keys, prg),
-            into,
-            plan,
-            now_ms=wall_clock_ms(),
-        )
+            ring = first_ring(roots.tenants, keys)
+            plan = plan.at_backup(read_backup(roots.tenants, backup, ring))
+        now_ms = wall_clock_ms()
+        done = restore_into(roots, lambda prg: ring_of(keys, prg), into, plan, now_ms=now_ms)
+    _show(done, into, as_json=as_json)
+
+
+def _show(done: RestoredCluster, into: Path, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"into": str(into), "partitions": restored(done)}))
+        typer.echo(json.dumps({"into": str(into), **restored(done)}))
         return
-    for each in done:
-        typer.echo(f"{each.prg}  entry {each.index}  {each.digest[:16]}…")
+    places = [(each.prg, each.index, each.digest) for each in done.partitions]
+    places += [(each.prg, each.index, each.digest) for each in done.groups]
+    for prg, index, digest in places:
+        typer.echo(f"{prg}  entry {index}  {digest[:16]}…")
+    if not done.groups:
+        typer.echo("the archive has no control plane: users, roles and settings are not restored")
     typer.echo(f"restored into {into}")
 
 
 def at(
     moment: Annotated[str, typer.Argument(metavar="TIME", help="When: 2026-11-16T09:30 (UTC).")],
     what: Annotated[
-        str, typer.Argument(metavar="serve|sessions|retained|queues|read", help="What to look at.")
+        str,
+        typer.Argument(
+            metavar="serve|sessions|retained|queues|streams|read", help="What to look at."
+        ),
     ],
     rest: Annotated[
         list[str] | None, typer.Argument(help="For `serve`: options of `quantum up`.")
@@ -97,8 +118,8 @@ def at(
     """Look at a broker as it stood at a moment, out of its archive: the living one is not asked.
 
     `serve` runs a copy of it in a temporary directory, to which stock clients connect; what they
-    change there is gone when it ends. The others print what every partition knew. `read` prints
-    how far each was.
+    change there is gone when it ends. The others print what every partition knew: `queues` those
+    of sessions and of AMQP, `streams` captures and Kafka's topics, `read` how far each log was.
 
     Example: quantum at 2026-11-16T09:30 --from s3://bucket/archive --keys keys -- retained
 
@@ -109,8 +130,8 @@ def at(
     point = PointInTime(time_ms=read_moment(moment))
     if what == "serve":
         raise typer.Exit(_serve(source, keys, point, tenant, rest or []))
-    if what not in (*_LOOKS, "read"):
-        fail(f"there is nothing like {what}: serve, sessions, retained, queues, read", Exit.USAGE)
+    if what not in _LOOKS:
+        fail(f"there is nothing like {what}: serve, {', '.join(_LOOKS)}", Exit.USAGE)
     with telling_restore():
         objects = open_objects(source)
         prgs = wanted_prgs(objects, () if tenant is None else (tenant,))
@@ -121,6 +142,22 @@ def at(
         ]
     for row in rows:
         typer.echo(json.dumps(row) if as_json else "  ".join(map(str, row.values())))
+
+
+def _read_entries(places: list[str]) -> tuple[int | None, dict[str, int]]:
+    """Read where to stop everywhere, and where in single partitions. Ends with one sentence."""
+    everywhere: int | None = None
+    points: dict[str, int] = {}
+    for place in places:
+        prg, _, index = place.rpartition("=")
+        try:
+            if prg:
+                points[str(PrgId.parse(prg))] = int(index)
+            else:
+                everywhere = int(index)
+        except ValueError:
+            fail(f"not an entry like 4711 or dev/0=4711: {place}", Exit.USAGE)
+    return everywhere, points
 
 
 def read_moment(text: str) -> int:
@@ -142,6 +179,8 @@ def _rows(state: ArchivedState, what: str) -> list[dict[str, Any]]:
         ]
     if what == "read":
         return [{"prg": prg, "index": int(state.index), "digest": state.digest}]
+    if what == "streams":
+        return [{"prg": prg, **row} for row in _stream_rows(broker)]
     found = []
     for client, session in sorted(broker.state.sessions.items()):
         row: dict[str, Any] = {"prg": prg, "client": client.decode(errors="replace")}
@@ -151,7 +190,30 @@ def _rows(state: ArchivedState, what: str) -> list[dict[str, Any]]:
         else:
             row |= {"queued": len(session.outbound)}
         found.append(row)
+    if what == "queues":
+        found += [{"prg": prg, **row} for row in _queue_rows(broker)]
     return found
+
+
+def _stream_rows(broker: Broker) -> Iterator[dict[str, Any]]:
+    for stream in broker.state.streams:
+        name, start, following = stream.spec.name.decode(), stream.start_offset, stream.next_offset
+        yield {"stream": name, "partition": stream.partition, "start": start, "next": following}
+    for section in broker.state.sections.values():
+        if isinstance(section, StreamSection):
+            for (number, partition), hosted in sorted(section.state.partitions.items()):
+                topic, log = section.state.topics.get(number), hosted.log
+                name = "" if topic is None else topic.name
+                place = {"start": log.start_offset, "next": log.end_offset}
+                yield {"topic": name, "partition": partition, **place}
+
+
+def _queue_rows(broker: Broker) -> Iterator[dict[str, Any]]:
+    for section in broker.state.sections.values():
+        if isinstance(section, QueueSection):
+            for name, queue in sorted(section.queues.items()):
+                said = {"queue": name.decode(errors="replace"), "queued": len(queue.live)}
+                yield {**said, "dead": len(queue.dead), "bytes": queue.bytes}
 
 
 def _serve(source: str, keys: Path, point: PointInTime, tenant: str | None, rest: list[str]) -> int:
@@ -160,23 +222,15 @@ def _serve(source: str, keys: Path, point: PointInTime, tenant: str | None, rest
         data = Path(place) / "data"
         plan = RestorePlan(point, tenants=frozenset() if tenant is None else frozenset({tenant}))
         with telling_restore():
-            objects = open_objects(source)
             restore_into(
-                objects,
+                open_roots(source),
                 lambda prg: ring_of(keys, prg),
                 data,
                 plan,
                 now_ms=wall_clock_ms(),
             )
-            first = wanted_prgs(objects, plan.tenants)[0]
-        command = [sys.executable, "-m", "quantum.cli", "up", "--data", str(data)]
-        given = [*command, *_prgs(objects, first, point, keys), *rest]
+        command = [sys.executable, "-m", "quantum.cli", "up", "--data", str(data), *rest]
         try:
-            return subprocess.run(given, check=False).returncode
+            return subprocess.run(command, check=False).returncode
         except KeyboardInterrupt:
             return 0
-
-
-def _prgs(objects: Any, prg: PrgId, point: PointInTime, keys: Path) -> list[str]:
-    state = replay_archive(objects, prg, ring_of(keys, prg), point)
-    return ["--tenant-prgs", str(state.tenant.prgs)]

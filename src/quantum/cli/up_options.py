@@ -29,10 +29,11 @@ class UpOptions:
         ),
     ] = None
     ws: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over WebSocket.")
+        str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT and AMQP over WebSocket.")
     ] = None
     wss: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over WebSocket over TLS.")
+        str | None,
+        typer.Option(metavar="HOST:PORT|off", help="MQTT and AMQP over WebSocket over TLS."),
     ] = None
     kafka: Annotated[
         str | None, typer.Option(metavar="HOST:PORT|off", help="Kafka, plaintext, loopback only.")

@@ -30,7 +30,7 @@ class Settings:
         ListenAddress("127.0.0.1", 8883), kinds.address(plaintext=False), "MQTT over TLS"
     )
     wss: ListenAddress | None = setting(
-        None, kinds.address(plaintext=False), "MQTT over WebSocket over TLS"
+        None, kinds.address(plaintext=False), "MQTT and AMQP over WebSocket over TLS"
     )
     tls_min: str = setting(
         "1.3", kinds.choice("1.2", "1.3"), "the oldest TLS that clients may speak"
@@ -50,7 +50,9 @@ class Settings:
         "", kinds.host_names(), "what clients call this machine; its certificate is for it too"
     )
     ws: ListenAddress | None = setting(
-        ListenAddress("127.0.0.1", 8083), kinds.address(plaintext=True), "MQTT over WebSocket"
+        ListenAddress("127.0.0.1", 8083),
+        kinds.address(plaintext=True),
+        "MQTT and AMQP over WebSocket",
     )
     kafka: ListenAddress | None = setting(
         ListenAddress("127.0.0.1", 9092), kinds.address(plaintext=True), "Kafka, plaintext"

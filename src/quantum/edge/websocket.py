@@ -1,14 +1,16 @@
-"""MQTT over WebSocket: a layer that is a handler to the listener, and a wire to the protocol.
+"""Protocols over WebSocket: a layer that is a handler to the listener, and a wire to the protocol.
 
-RFC 6455 with the `mqtt` sub-protocol, binary frames only (MQTT 5 §6). A packet may begin and end
-anywhere in a frame, so what a frame carries is passed on as it comes, fragment or not: nothing is
-gathered here, and a frame's own bound is all the memory that a client can take.
+RFC 6455, binary frames only; the sub-protocol says who speaks: `mqtt` (MQTT 5 §6), `amqp` (AMQP's
+WebSocket binding). A packet may begin and end anywhere in a frame, so what a frame carries is
+passed on as it comes, fragment or not: nothing is gathered here, and a frame's own bound is all
+the memory that a client can take.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -29,7 +31,8 @@ from quantum.edge.ports import (
     WirePort,
 )
 
-SUBPROTOCOL: Final = Subprotocol("mqtt")
+MQTT: Final = "mqtt"
+AMQP: Final = "amqp"
 _PONG_BYTES_MAX: Final = 16 << 10
 _WITH_TLS: Final[dict[Transport, Transport]] = {"tcp": "ws", "tls": "wss"}
 _LOOPBACK_ORIGIN: Final = re.compile(r"https?://(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
@@ -58,7 +61,7 @@ class WebSocket:
         "_handler",
         "_head_bytes",
         "_limits",
-        "_new_handler",
+        "_new_handlers",
         "_peer",
         "_pong_bytes",
         "_protocol",
@@ -68,8 +71,8 @@ class WebSocket:
     _wire: EarlyWire
     _peer: ConnectionPeer
 
-    def __init__(self, new_handler: NewHandler, limits: WebSocketLimits) -> None:
-        self._new_handler = new_handler
+    def __init__(self, new_handlers: Mapping[str, NewHandler], limits: WebSocketLimits) -> None:
+        self._new_handlers = new_handlers
         self._limits = limits
         self._handler: Handler | None = None
         self._closed = False
@@ -79,7 +82,7 @@ class WebSocket:
         """Written for pings while the client did not read."""
         self._protocol = ServerProtocol(
             origins=cast("list[Origin | re.Pattern[str] | None]", list(limits.origins)),
-            subprotocols=[SUBPROTOCOL],
+            subprotocols=[Subprotocol(each) for each in new_handlers],
             max_size=(None, limits.frame_bytes_max),
             logger=journal,
         )
@@ -163,7 +166,7 @@ class WebSocket:
             return
         self._protocol.send_response(response)
         if self._protocol.state is State.OPEN:
-            self._handler = self._new_handler()
+            self._handler = self._new_handlers[self._protocol.subprotocol or MQTT]()
             self._handler.opened(self, self._peer)
 
     def _take(self, frame: Frame) -> None:
@@ -172,7 +175,7 @@ class WebSocket:
         if frame.opcode is Opcode.TEXT:
             self._closed = True
             if self._protocol.state is State.OPEN:
-                self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")
+                self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "binary frames are needed")
         elif frame.opcode in (Opcode.BINARY, Opcode.CONT) and frame.data:
             self._handler.received(bytes(frame.data))
 
@@ -193,7 +196,12 @@ class WebSocket:
         self._wire.write_early(data)
 
 
-def over_websocket(new_handler: NewHandler, limits: WebSocketLimits | None = None) -> NewHandler:
-    """Return what makes handlers for a WebSocket listener, plain or under TLS."""
+def over_websocket(
+    new_handlers: Mapping[str, NewHandler], limits: WebSocketLimits | None = None
+) -> NewHandler:
+    """Return what makes handlers for a WebSocket listener, plain or under TLS.
+
+    `new_handlers` are by sub-protocol, and may become more.
+    """
     bounds = limits or WebSocketLimits()
-    return lambda: WebSocket(new_handler, bounds)
+    return lambda: WebSocket(new_handlers, bounds)

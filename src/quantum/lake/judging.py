@@ -29,17 +29,14 @@ import struct
 from collections.abc import Container, Iterable, Sequence, Set
 from typing import Final, NamedTuple, Protocol
 
-import msgspec
-
 from quantum.broker import Broker, BrokerSettings
 from quantum.broker.commands import (
     OWN_ORIGIN,
     PUBLISHES_HEAD,
     ChannelItems,
-    Command,
     PublishesHead,
     PublishOnce,
-    decode_command,
+    decode_known,
 )
 from quantum.broker.interest import is_peer, takes_items
 from quantum.broker.message import HEAD, LENGTH_BYTES, Message, decode_record
@@ -143,14 +140,6 @@ def packed_head(data: bytes) -> PublishesHead | None:
     except struct.error:
         return None
     return head if head.now_ms <= TIME_MAX_MS else None
-
-
-def decode_known(data: bytes) -> Command | None:
-    """Decode a command; None for bytes that the broker would skip."""
-    try:
-        return decode_command(data)
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 class ReplayJudge(Broker):

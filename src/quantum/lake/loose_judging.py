@@ -14,6 +14,7 @@ from quantum.broker.commands import (
     Part,
     PublishOnce,
     Release,
+    decode_known,
 )
 from quantum.broker.message import Message
 from quantum.broker.parts import Parts
@@ -31,7 +32,6 @@ from quantum.lake.judging import (
     SaidWill,
     count_records,
     counted_again,
-    decode_known,
     decoded,
     packed_head,
     tag_of,

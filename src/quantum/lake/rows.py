@@ -24,7 +24,13 @@ import pyarrow as pa
 from clustor.log.types import Entry, EntryKind
 from clustor.replica import decode_batch
 from quantum.archive.types import PrgId
-from quantum.broker.commands import OWN_ORIGIN, PUBLISHES_HEAD, ChannelItems, PublishOnce
+from quantum.broker.commands import (
+    OWN_ORIGIN,
+    PUBLISHES_HEAD,
+    ChannelItems,
+    PublishOnce,
+    decode_known,
+)
 from quantum.broker.errors import UnknownCommand
 from quantum.broker.items import Forward, decode_item
 from quantum.broker.message import (
@@ -51,7 +57,6 @@ from quantum.lake.judging import (
     Judge,
     ReplayJudge,
     count_records,
-    decode_known,
     packed_head,
 )
 from quantum.lake.properties import property_columns

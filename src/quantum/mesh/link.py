@@ -85,6 +85,7 @@ class ForwardsDone(_Said, tag=6):
     first: int
     through: int
     refused: list[tuple[int, int]]
+    index: int = 0  # the entry of the owner's log that has them; 0: an older build said this
 
 
 class Unlogged(_Said, tag=7):
@@ -247,6 +248,21 @@ class QueueTold(_Said, tag=30):
     ended: int
 
 
+class NodeAsked(_Said, tag=31):
+    """A question of people that the receiver can answer; `number` is the sender's."""
+
+    number: int
+    kind: str
+    question: bytes
+
+
+class NodeAnswered(_Said, tag=32):
+    """The answer to a `NodeAsked`; None: the sender cannot answer it."""
+
+    number: int
+    answer: bytes | None
+
+
 Said: TypeAlias = (
     RelayOpen
     | RelayData
@@ -271,6 +287,8 @@ Said: TypeAlias = (
     | QueueDeliveries
     | QueueSettled
     | QueueTold
+    | NodeAsked
+    | NodeAnswered
 )
 
 

@@ -1,7 +1,7 @@
 """What other nodes' brokers say here, and whom each word is for.
 
-Words that every node knows (relays, forwards, items, asked commands) are handled here; those of a
-protocol go to the adapter that registered for them.
+Words that every node knows (relays, forwards, items, asked commands, questions) are handled here;
+those of a protocol go to the adapter that registered for them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from clustor.control.command_gates import CommandGate
 from quantum.broker.items import decode_item
 from quantum.mesh import link
+from quantum.mesh.questions import NodeQuestions
 from quantum.mesh.relays import Relays
 from quantum.mesh.tenant import Tenant
 from quantum.partition.leader import PartitionLeader
@@ -21,6 +22,7 @@ class MeshNode(Protocol):
     """What the words of other nodes are about: what this node hosts."""
 
     relays: Relays
+    questions: NodeQuestions
 
     def say(self, node: int, said: link.Said, size: int) -> None: ...
     def knows(self, node: int, gate: CommandGate) -> bool: ...
@@ -64,6 +66,8 @@ class PeerWords:
                     prg.items_taken(said.prg, said.through)
             case link.AskedCommand() | link.AnsweredCommand():
                 self._on_ask(peer, said)
+            case link.NodeAsked() | link.NodeAnswered():
+                self._node.questions.on_said(peer, said)
             case _:
                 self._of_protocols[type(said)](peer, said)
 
@@ -90,9 +94,9 @@ class PeerWords:
             held = link.ForwardsHeld(said.tenant, said.origin, said.owner, why)
             self._node.say(peer, held, 64)
 
-        def done(first: int, through: int, refused: list[tuple[int, int]]) -> None:
+        def done(first: int, through: int, refused: list[tuple[int, int]], index: int) -> None:
             answer = link.ForwardsDone(
-                said.tenant, said.origin, said.owner, said.term, first, through, refused
+                said.tenant, said.origin, said.owner, said.term, first, through, refused, index
             )
             self._node.say(peer, answer, 64)
 
@@ -103,4 +107,4 @@ class PeerWords:
         if prg is not None and prg.term == said.term:
             forwards = prg.forwards.get(said.owner)
             if forwards is not None:
-                forwards.done(said.first, said.through, said.refused)
+                forwards.done(said.first, said.through, said.refused, said.index)

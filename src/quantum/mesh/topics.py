@@ -47,6 +47,7 @@ from quantum.broker.streams.section import (
     encode_trims,
 )
 from quantum.broker.streams.section_state import GROUP_KEY, TRANSACTION_KEY
+from quantum.broker.streams.topic_configs import speak_of_compaction
 from quantum.broker.streams.topics import CATALOGUE_PRG, TOPICS_MAX, file_id_of
 from quantum.mesh.asks import Asks
 from quantum.mesh.topic_reads import ReadDone, StreamFilesPort, TimeDone, TopicReads
@@ -78,6 +79,7 @@ class TopicsTenant(Protocol):
     def tick_ms(self) -> int: ...
     def now_ms(self) -> int: ...
     def knows_topics(self, prg: PartitionLeader) -> bool: ...
+    def knows_compaction(self, prg: PartitionLeader) -> bool: ...
     def stream_files(self) -> StreamFilesPort | None: ...
 
 
@@ -266,7 +268,8 @@ class TenantTopics:
         if streams.named(name.encode()) is not None:
             done(TopicReply(0, StreamRefusal.TOPIC_EXISTS, "there is a capture of this name"))
             return
-        self._order(CreateTopic(0, name, uuid, partitions, configs), done)
+        if self._takes_configs(configs, done):
+            self._order(CreateTopic(0, name, uuid, partitions, configs), done)
 
     def delete_topic(self, name: str, done: TopicDone) -> None:
         """End a topic, with all that it holds."""
@@ -278,7 +281,17 @@ class TenantTopics:
 
     def alter_topic(self, name: str, configs: Configs, done: TopicDone) -> None:
         """Put these configs in the place of all that the topic had."""
-        self._order(AlterTopic(0, name, configs), done)
+        if self._takes_configs(configs, done):
+            self._order(AlterTopic(0, name, configs), done)
+
+    def _takes_configs(self, configs: Configs, done: TopicDone) -> bool:
+        """Say whether every replica judges configs alike; where not, `done` was told why."""
+        knows = self._tenant.knows_compaction
+        if not speak_of_compaction(configs) or all(map(knows, self._tenant.prgs)):
+            return True
+        words = "not every node knows compaction: upgrade them first"
+        done(TopicReply(0, StreamRefusal.BAD_CONFIG, words))
+        return False
 
     def _order(self, command: TopicCommand, done: TopicDone) -> None:
         def answered(answer: Any) -> None:

@@ -57,7 +57,7 @@ def explain_access(
     asked = (Operation(wanted.action), wanted.kind, wanted.name.encode())
     decision = guard.may(principal, *asked, client_id=client_id)
     return AccessVerdict(
-        decision.allowed, _say(decision), decision.rule.number if decision.rule else 0
+        decision.allowed, say_decision(decision), decision.rule.number if decision.rule else 0
     )
 
 
@@ -78,7 +78,8 @@ def _explain_connect(guard: TenantGuard, principal: str, client_id: bytes) -> Ac
     return AccessVerdict(allowed, f"{'allowed' if allowed else 'refused'} by {named}", number)
 
 
-def _say(decision: AccessDecision) -> str:
+def say_decision(decision: AccessDecision) -> str:
+    """Put what the rules decided into one sentence."""
     word = "allowed" if decision.allowed else "refused"
     if decision.rule is None:
         return f"{word}: {decision.ground.value}"

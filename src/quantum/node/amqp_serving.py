@@ -18,9 +18,11 @@ from quantum.broker.queues import (
     encode_queue_command,
     messages_in,
 )
+from quantum.edge.websocket import AMQP
 from quantum.model.records import RecordProtocol
 from quantum.node.listeners import Listeners
 from quantum.node.service import BrokerService
+from quantum.node.topic_sessions import TopicSessions
 from quantum.partition.leader import PartitionLeader
 from quantum.protocols.amqp.session.amqp_node import AmqpNode
 from quantum.protocols.amqp.session.partition_queues import BodySource, PartitionQueues
@@ -169,7 +171,9 @@ def serve_amqp(service: BrokerService, listeners: Listeners) -> Callable[[], Non
         RecordProtocol.KAFKA: kafka_records,
     }
     listeners.plaintext["amqp"] = listeners.encrypted["amqps"] = new
+    listeners.over_websocket[AMQP] = new
     service.amqp.writer = KafkaRecordWriter()
+    service.amqp.topics = TopicSessions(service)
     bodies = service.amqp.bodies = QueueBodies()
     keeper = QueueFilesKeeper(service.amqp, bodies, bytes_min=CARRY_BYTES_MIN)
     duty = contained.lasting("queue files", keeper.keep)

@@ -21,8 +21,8 @@ from clustor.runtime.control.records import CONTROL_PARTITION
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.telemetry.node import NodeTelemetry
 from clustor.wall_clock import wall_clock_ms
-from quantum.archive import open_objects
 from quantum.archive.backup_planning import BackupSchedule
+from quantum.archive.roots import open_roots
 from quantum.node.archiving import Archiving, Stopped
 from quantum.node.backup_lane import BackupClocks, BackupLane
 from quantum.tenants.broker_file import BackupsEntry
@@ -70,7 +70,7 @@ class ScheduledBackups:
         )
         self.lane = BackupLane(
             _NodePort(node, archiving),
-            open_objects(archiving.settings.url),
+            open_roots(archiving.settings.url),
             node.settings.keys,
             schedule,
             BackupClocks(wall_clock_ms, time.monotonic, Resting(self._stop)),

@@ -21,7 +21,7 @@ from clustor.log.errors import LogError
 from clustor.log.keys import KeyRing
 from clustor.snapshot.errors import SnapshotFailure
 from clustor.telemetry import MetricFamily, counter, gauge
-from quantum.archive import ArchiveDamaged, ArchiveError, ArchiveUnreachable, Objects
+from quantum.archive import ArchiveDamaged, ArchiveError, ArchiveUnreachable
 from quantum.archive.backup_planning import BackupSchedule, newest_verified, plan_backups
 from quantum.archive.backups import (
     BackupsFound,
@@ -31,7 +31,8 @@ from quantum.archive.backups import (
     mark_verified,
     read_backup,
 )
-from quantum.node.archived_state import Pace
+from quantum.archive.roots import ArchiveRoots
+from quantum.node.archived_log import Pace
 from quantum.node.backup_points import differing, keep_backup, take_backup
 
 _RETRY_SECONDS: Final = 1.0
@@ -80,7 +81,7 @@ class BackupLane:
     def __init__(
         self,
         port: BackupPort,
-        objects: Objects,
+        roots: ArchiveRoots,
         keys: KeyRing,
         schedule: BackupSchedule,
         clocks: BackupClocks,
@@ -88,7 +89,7 @@ class BackupLane:
         patience_seconds: float,
     ) -> None:
         """Nothing is read yet. An archive that does not follow in `patience_seconds` fails."""
-        self._port, self._objects, self._keys = port, objects, keys
+        self._port, self._roots, self._keys = port, roots, keys
         self._schedule, self._clocks = schedule, clocks
         self._patience_seconds = patience_seconds
         self._look_seconds = min(_LOOK_SECONDS_MAX, max(1.0, schedule.interval_ms / 10_000))
@@ -136,7 +137,7 @@ class BackupLane:
         now_ms = self._clocks.now_ms()
         plan = plan_backups(self._found.backups, self._schedule, now_ms, self._given_up)
         for each in plan.expired:
-            delete_backup(self._objects, each)
+            delete_backup(self._roots.tenants, each)
             journal.info("backup %d is let go", each)
         if plan.expired:
             self._look()
@@ -157,7 +158,7 @@ class BackupLane:
             self._say("starting", "nothing is committed yet, as far as this node knows")
 
     def _look(self) -> None:
-        self._found = find_backups(self._objects)
+        self._found = find_backups(self._roots.tenants)
         self._looked_at = self._clocks.monotonic()
 
     def _go_on(self, begun: _Begun) -> None:
@@ -175,9 +176,9 @@ class BackupLane:
 
     def _make(self, made_ms: int) -> None:
         self._say("backing up", "applies the archived logs again")
-        taken = take_backup(self._objects, lambda _: self._keys, made_ms, self._clocks.pace)
-        mark_scheduled(self._objects, made_ms)
-        keep_backup(self._objects, taken)
+        taken = take_backup(self._roots, lambda _: self._keys, made_ms, self._clocks.pace)
+        mark_scheduled(self._roots.tenants, made_ms)
+        keep_backup(self._roots, taken)
         self._without_streams = taken.without_streams
         self._begun = None
         self._verify(made_ms)
@@ -185,8 +186,8 @@ class BackupLane:
     def _verify(self, made_ms: int) -> None:
         self._say("verifying", f"reads backup {made_ms} back")
         try:
-            backup = read_backup(self._objects, made_ms, self._keys)
-            wrong = differing(self._objects, lambda _: self._keys, backup, self._clocks.pace)
+            backup = read_backup(self._roots.tenants, made_ms, self._keys)
+            wrong = differing(self._roots, lambda _: self._keys, backup, self._clocks.pace)
         except (ArchiveUnreachable, OSError):
             raise
         except (ArchiveError, LogError, SnapshotFailure):
@@ -195,7 +196,7 @@ class BackupLane:
         if wrong:
             self._given_up.add(made_ms)
             raise ArchiveDamaged(f"backup {made_ms} is not what was written down: {wrong[0]}")
-        mark_verified(self._objects, made_ms, self._clocks.now_ms())
+        mark_verified(self._roots.tenants, made_ms, self._clocks.now_ms())
         self._verified += 1
         self._complaint = ""
         self._retry_seconds = _RETRY_SECONDS

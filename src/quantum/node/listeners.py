@@ -22,7 +22,7 @@ from quantum.edge.listener_tls import TlsListener
 from quantum.edge.lobby import HALF_OPEN_MAX, EdgeLimits, Lobby
 from quantum.edge.ports import NewHandler
 from quantum.edge.tls import ClientAuth, ServerCertificates, TenantTrust, TlsPolicy
-from quantum.edge.websocket import WebSocketLimits, over_websocket
+from quantum.edge.websocket import MQTT, WebSocketLimits, over_websocket
 from quantum.node.server_certificates import CertificateSource
 from quantum.node.service import BrokerService
 from quantum.protocols.mqtt.session.token_authentication import METHOD, TokenAuthenticator
@@ -135,14 +135,16 @@ class Listeners:
         self._doors = doors
         self._source = source
         new = service.mqtt.new_connection
+        self.over_websocket: dict[str, NewHandler] = {MQTT: new}
+        """Who speaks over WebSocket, by the sub-protocol; other protocols add theirs."""
         self.plaintext: dict[str, NewHandler] = {
             "mqtt": new,
-            "ws": over_websocket(new, WebSocketLimits()),
+            "ws": over_websocket(self.over_websocket, WebSocketLimits()),
         }
         """Who speaks behind a door in plaintext, by its name; other protocols add theirs."""
         self.encrypted: dict[str, NewHandler] = {
             "mqtts": new,
-            "wss": over_websocket(new, self._websocket_limits()),
+            "wss": over_websocket(self.over_websocket, self._websocket_limits()),
         }
         """Who speaks behind a door over TLS, by its name; other protocols add theirs."""
         self.on_opened: Callable[[str, str, int], None] | None = None

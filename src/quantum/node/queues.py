@@ -7,6 +7,7 @@ looked at is this node's replica, which may be a little behind. The tenant's rul
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -33,6 +34,7 @@ from quantum.node.queue_receiving import QueueTaker
 from quantum.protocols.amqp.session.dispatch_words import ReceiverMode, ReceiverWish
 from quantum.protocols.amqp.session.message_head import leaving, read_message
 from quantum.protocols.amqp.session.partition_queues import PartitionQueues, bodies_of
+from quantum.protocols.amqp.session.spread_commit import TransactionPart, begin_commit
 from quantum.protocols.amqp.session.tenant_queues import QueueOrder, TenantQueues
 from quantum.tenancy import Operation, ResourceKind
 from quantum.tenants.binding import needs_list
@@ -285,14 +287,16 @@ class BrokerQueues:
     ) -> None:
         messages = [_as_new(each, taker.payload(each.number)) for each in entries]
         said = [Settlement(each.number, SettlementKind.ACCEPTED) for each in entries]
-        if home.place(source) != home.place(target):
+        places = {home.place(source), home.place(target)}
+        if len(places) > 1 and not home.knows_transactions(places):
             await self._enqueue(home, target, messages)
             await taker.settle(said)
             return
+        parts = {each: TransactionPart() for each in places}
+        parts[home.place(target)].messages = [(target, each) for each in messages]
+        parts[home.place(source)].settles[source, b""] = said
         done: asyncio.Future[QueueRefusal] = _future()
-        rows = [(target, each) for each in messages]
-        prg = home.place(source)
-        home.commit(prg, rows, [(source, said)], partial(_set, done))
+        begin_commit(home, os.urandom(16), parts, partial(_set, done))
         refusal = await _in_time(done)
         if refusal:
             raise QueueOrderRefused(refusal)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quantum.node.delivery import DeliveryExplainer
 from quantum.node.feeding import Feeding
+from quantum.node.message_trail import MessageTrails
 from quantum.node.messages import Messages
 from quantum.node.orders import BrokerOrders
 from quantum.node.queues import BrokerQueues
+from quantum.node.receipts import Receipts
 from quantum.node.streams import BrokerStreams
 from quantum.node.topics import BrokerTopics
 from quantum.node.views import BrokerViews
@@ -39,6 +42,9 @@ class ServedBroker:
         self.streams = BrokerStreams(service)
         self.queues = BrokerQueues(service)
         self.topics = BrokerTopics(service)
+        self.deliveries = DeliveryExplainer(service)
+        self.receipts = Receipts(service)
+        self.trails = MessageTrails(service)
         self._node = node
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from quantum.edge.lobby import Lobby
 from quantum.edge.ports import ConnectionPeer, Transport, WirePort
 from quantum.mesh import link
 from quantum.mesh.peer_words import PeerWords
+from quantum.mesh.questions import NodeQuestions
 from quantum.mesh.relay import RelayEntry
 from quantum.mesh.relays import Relays
 from quantum.mesh.tenant import Tenant
@@ -49,10 +50,10 @@ from quantum.tenants.partition_settings import broker_settings
 from quantum.tenants.policy import TenantsFile, server_name_owners
 from quantum.tenants.recent import Recent
 
-_ROUND_TICKS: Final = 18
+_ROUND_TICKS: Final = 10
 """Half a second: what is not urgent is looked at once in so many ticks."""
 _LINK_BYTES_PER_TURN: Final = 2 << 20
-_WAITING_TICKS: Final = 3
+_WAITING_TICKS: Final = 2
 _REVIEW_TICKS: Final = 2
 
 journal = logging.getLogger("quantum.broker")
@@ -126,6 +127,8 @@ class BrokerService:
         self.adapters: tuple[Adapter, ...] = (self.mqtt, self.kafka, self.amqp)
         """The protocols that clients speak here."""
         self.relays = Relays(self, self._incarnation, self.mqtt.relayed_connection)
+        self.questions = NodeQuestions(self)
+        """What people ask here and another node knows."""
         self._words = PeerWords(
             self, {kind: call for each in self.adapters for kind, call in each.words.items()}
         )
@@ -347,6 +350,7 @@ class BrokerService:
     def _begin_link_anew(self, peer: int) -> None:
         """Something between the nodes was lost: what rests on it ends, or is sent again."""
         self.relays.link_anew(peer)
+        self.questions.link_anew(peer)
         for tenant in self.tenants.values():
             tenant.link_anew(peer)
 
@@ -374,7 +378,7 @@ class BrokerService:
 
     def turn_soon(self) -> None:
         """Let the loop take a turn, at whose end adapters flush."""
-        self._node.turn_soon()
+        self._node.flush_soon()
 
     def soon(self, call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(contained.run, "soon", "", call)
@@ -444,7 +448,7 @@ class BrokerService:
         if out is None:
             out = self._links_out[node] = link.LinkOut(self._incarnation)
         out.say(said, size)
-        self._node.turn_soon()
+        self._node.flush_soon()
 
     def open_relay(  # noqa: PLR0917  # a relay is all of these
         self,

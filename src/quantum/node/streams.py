@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -33,6 +34,7 @@ from quantum.broker.retention import Stretch, first_wanted, share_of
 from quantum.broker.stream_table import CATALOGUE_PRG, Stream
 from quantum.model.records import Record
 from quantum.node.orders import LedByAnother, OrderRefused
+from quantum.node.topic_compaction import TopicCompaction
 from quantum.node.topic_files import TopicFiles, TopicRetention
 from quantum.protocols.mqtt.codec.records import records_of
 
@@ -45,6 +47,7 @@ ORDER_SECONDS_MAX: Final = 8.0
 KNOWN_SECONDS_MAX: Final = 5.0
 """How long an order waits for nodes to say which commands they know."""
 RETENTION_SECONDS: Final = 5.0
+COMPACTION_SECONDS: Final = 2.0
 """How often a leader looks whether a stream is due to be looked at."""
 _LOOKS_PER_RETENTION: Final = 50
 _LOOK_SECONDS_MAX: Final = 600.0
@@ -112,10 +115,16 @@ class BrokerStreams:
         service.on_stream_news = self._wake
         service.stream_files = TopicFiles(self._reader)
         self.topic_retention = TopicRetention(self._reader)
+        knows = partial(service.members_know, gate=CommandGate.COMPACTION)
+        self._compaction = TopicCompaction(self._reader, knows)
+        duty = contained.lasting("topic compaction", self._keep_compacting)
+        self._compacting = asyncio.get_running_loop().create_task(duty)
 
     def close(self) -> None:
         """Answer nobody any more."""
         self._retention.cancel()
+        self._compacting.cancel()
+        self._compaction.close()
         for reads in self._reads.values():
             reads.close()
 
@@ -318,6 +327,13 @@ class BrokerStreams:
             await self.topic_retention.trim(prg, self._service.now_ms())
         except (LogError, NodeError) as error:  # it is looked at again
             journal.warning("retention of %s/%d: %s", prg.tenant.name, prg.number, error)
+
+    async def _keep_compacting(self) -> None:
+        while True:
+            await asyncio.sleep(COMPACTION_SECONDS)
+            for tenant in list(self._service.tenants.values()):
+                for prg in tenant.prgs:
+                    await self._compaction.compact(prg, self._service.now_ms())
 
     async def trim(self, prg: PartitionLeader) -> None:
         """Log what the retention of the streams of a partition does not want any more."""

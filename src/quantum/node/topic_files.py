@@ -21,7 +21,12 @@ from quantum.broker.retention import Stretch, first_wanted
 from quantum.broker.streams import StreamRefusal
 from quantum.broker.streams.hosted_partition import HostedPartition
 from quantum.broker.streams.section import encode_trims
-from quantum.broker.streams.topic_configs import DEFAULTS, RETENTION_BYTES, RETENTION_MS
+from quantum.broker.streams.topic_configs import (
+    DEFAULTS,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    is_trimmed,
+)
 from quantum.partition.leader import PartitionLeader
 from quantum.partition.stream_side import section_of
 
@@ -52,7 +57,7 @@ class TopicFiles:
         """Read whole batches in a thread; `done` is called on the loop."""
 
         async def read() -> None:
-            done(await _told(self._reader(prg).read(file_id, offset, bytes_max)))
+            done(await told(self._reader(prg).read(file_id, offset, bytes_max)))
 
         contained.spawn("topic read", read())
 
@@ -66,12 +71,12 @@ class TopicFiles:
         """Find the first offset that is as new as a time, in a thread."""
 
         async def find() -> None:
-            done(await _told(self._reader(prg).find_time(file_id, time_ms)))
+            done(await told(self._reader(prg).find_time(file_id, time_ms)))
 
         contained.spawn("topic read", find())
 
 
-async def _told(reading: Coroutine[Any, Any, Any]) -> Any:
+async def told(reading: Coroutine[Any, Any, Any]) -> Any:
     """Return what was read, or the reason why it was not."""
     try:
         return await reading
@@ -117,6 +122,8 @@ class TopicRetention:
             if now < times[key] or spec is None or is_empty or not looks:
                 continue
             configs = {**DEFAULTS, **dict(spec.configs)}
+            if not is_trimmed(configs):
+                continue
             times[key] = now + _look_again_seconds(configs)
             looks -= 1
             yield key, hosted, configs
@@ -134,7 +141,7 @@ class TopicRetention:
         if age_ms >= 0:
             # What is taken while the disk is asked was not looked at, and is not too old.
             end = hosted.log.end_offset
-            found = await _told(self._reader(prg).find_time(hosted.file_id, now_ms - age_ms))
+            found = await told(self._reader(prg).find_time(hosted.file_id, now_ms - age_ms))
             if not isinstance(found, StreamRefusal):
                 wanted.append(end if found is None else int(found))
         return max((each for each in wanted if each is not None), default=None)

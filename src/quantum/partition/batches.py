@@ -61,8 +61,9 @@ class PublishBatch:
         self.refused: list[tuple[int, int]] | None = None
         """Which were refused, and why in the words of its protocol: the owner's to fill."""
 
-    def finish(self) -> None:
-        """Let its owner answer."""
+    def finish(self, index: int = 0) -> None:
+        """Let its owner answer; `index` is the entry that has it, 0 where that is not known."""
+        del index  # of use to batches whose answers name it
         self.done = True
         self.owner.batch_finished()
 
@@ -88,15 +89,15 @@ class OpenBatches:
         self._batches.append(batch)
         self.next_number += batch.count
 
-    def finish(self, through: int, refused: Refusals) -> None:
-        """Finish every batch that ends at or before `through`."""
+    def finish(self, through: int, refused: Refusals, index: int) -> None:
+        """Finish every batch that ends at or before `through`, whose last is in that entry."""
         for number, reason in refused:
             self._refuse(number, reason)
         while self._batches and self._first + self._batches[0].count - 1 <= through:
             batch = self._batches.popleft()
             self._first += batch.count
             if not batch.lost:
-                batch.finish()
+                batch.finish(index)
 
     def lose(self, first: int, last: int) -> None:
         """Tell the owners of whom a publish of these is not in the log, and never will be.

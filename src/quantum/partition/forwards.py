@@ -79,8 +79,8 @@ class Forwards:
         self._sent = 0
         self.waited_ticks = 0
 
-    def done(self, first: int, through: int, refused: Refusals) -> None:
-        """Take the owner's word.
+    def done(self, first: int, through: int, refused: Refusals, index: int) -> None:
+        """Take the owner's word; `index` is the entry of the owner's log.
 
         One about later publishes than the next says that a word before it was lost, and with it
         perhaps a refusal: what it was about is sent again, and answered again.
@@ -95,7 +95,7 @@ class Forwards:
         self._sent = max(0, self._sent - answered)
         self.waited_ticks = 0
         self.blocked_reason = ""
-        self._open.finish(through, refused)
+        self._open.finish(through, refused, index)
         if self._sent < len(self._records):
             self._origin.tenant.touch(self._origin)
 

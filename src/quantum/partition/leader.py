@@ -39,8 +39,8 @@ from quantum.partition.ring_change import RingKeeper
 from quantum.partition.transfers import StreamIn, StreamOut
 
 _TOO_LARGE: Final = "TooLarge"
-_ELAPSE_TICKS: Final = 3
-_RESEND_TICKS: Final = 17
+_ELAPSE_TICKS: Final = 2
+_RESEND_TICKS: Final = 10
 
 journal = logging.getLogger("quantum.broker")
 
@@ -63,6 +63,8 @@ class PartitionLeader:
         self.askers: dict[int, Callable[[bytes, Completion], None]] = {}
         """Who logs commands of a section that clients here or elsewhere ask for, by its family."""
         self._starting = False
+        self.applying_index = 0
+        """The entry whose commands are being told of: completions may want to know."""
         self.backlog = WatermarkLevel(BACKLOG_BYTES_MAX, tenant.soon)
         """The bytes of all that waits for the log, here or with the owner of its topics."""
         self._queue = CommandQueue(group, self.backlog)
@@ -212,7 +214,8 @@ class PartitionLeader:
         def done(reply: bytes | None) -> None:
             refused = None if reply is None else decode_refusals(reply)
             if refused is not None:
-                batches.finish(last, [(first + number, reason) for number, reason in refused])
+                behind = [(first + number, reason) for number, reason in refused]
+                batches.finish(last, behind, self.applying_index)
             else:
                 batches.lose(first, last)
 
@@ -224,8 +227,17 @@ class PartitionLeader:
             for begin, end in cuts(records):
                 chunk = records[begin:end]
                 command = encode_publishes(now_ms, origin, term, first + begin, chunk)
-                passed_done = _passed_done(first + begin, first + end - 1, done)
+                passed_done = self._passed_done(first + begin, first + end - 1, done)
                 self._queue.submit(command, self.traced(chunk, passed_done, passed=True), asks=True)
+
+    def _passed_done(self, first: int, last: int, done: Done) -> Completion:
+        def applied(reply: bytes | None) -> None:
+            refused = None if reply is None else decode_refusals(reply)
+            if refused is not None:  # else it comes again, behind what was lost
+                behind = [(first + number, reason) for number, reason in refused]
+                done(first, last, behind, self.applying_index)
+
+        return applied
 
     def traced(
         self, records: list[bytes], completion: Completion, *, passed: bool = False
@@ -268,6 +280,7 @@ class PartitionLeader:
     def _on_applied(self, applied: Applied) -> None:
         """Tell of each command and carry out its effects, in the order of the log."""
         queue, handlers = self._queue, self._handlers
+        self.applying_index = applied.index
         effects = iter(self.broker.take_effects_each(applied.index))
         for request, reply in zip(applied.request_ids, applied.replies, strict=True):
             completion = queue.applied(request)
@@ -467,12 +480,3 @@ class PartitionLeader:
 
     def _elapsed(self, _reply: bytes | None) -> None:
         self._elapsing = False
-
-
-def _passed_done(first: int, last: int, done: Done) -> Completion:
-    def applied(reply: bytes | None) -> None:
-        refused = None if reply is None else decode_refusals(reply)
-        if refused is not None:  # else it comes again, behind what was lost
-            done(first, last, [(first + number, reason) for number, reason in refused])
-
-    return applied

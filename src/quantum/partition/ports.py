@@ -23,8 +23,10 @@ Completion: TypeAlias = Callable[[bytes | None], None]
 Refusals: TypeAlias = "list[tuple[int, int]]"
 """(number of the publish, the machine's reason) of those that were refused."""
 
-Done: TypeAlias = "Callable[[int, int, Refusals], None]"
-"""The publishes from one number to another are committed and durable, but those refused."""
+Done: TypeAlias = "Callable[[int, int, Refusals, int], None]"
+"""The publishes from one number to another are committed and durable, but those refused.
+
+The last is the index of the entry that has them, in the log of their topics' partition."""
 
 EffectHandlers: TypeAlias = Mapping[type, Callable[[Any], None]]
 ItemReaders: TypeAlias = Mapping[type, Callable[[Any], object | None]]

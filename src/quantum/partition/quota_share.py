@@ -15,7 +15,7 @@ from quantum.broker.limiting import held
 from quantum.partition.ports import LeaderPort
 from quantum.tenancy import FullQueueChoice, SharedDistribution, is_stale, plan_shares
 
-_LOOK_TICKS: Final = 17
+_LOOK_TICKS: Final = 10
 _CHOICES: Final = {
     FullQueueChoice.BLOCK: FullQueue.BLOCK,
     FullQueueChoice.DROP_OLDEST: FullQueue.DROP_OLDEST,

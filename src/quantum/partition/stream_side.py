@@ -23,16 +23,16 @@ from quantum.broker.streams import (
 )
 from quantum.broker.streams.answers import decode_reply
 from quantum.broker.streams.appending import APPENDS, HEAD_BYTES, KIND_AT, with_term
-from quantum.broker.streams.section import TERM, TRIMS, encode_term
+from quantum.broker.streams.section import COMPACT, TERM, TRIMS, encode_term
 from quantum.broker.streams.section_state import GroupHappened
 from quantum.partition.group_sessions import GroupSessions
 from quantum.partition.ports import Completion
 
 COMMAND_BYTES_MAX: Final = PART_BYTES_MAX - (64 << 10)
 """What is gathered into one command: below the size at which a command goes in parts."""
-_SESSIONS_TICKS: Final = 50
+_SESSIONS_TICKS: Final = 30
 _APPENDS_KIND: Final = bytes((APPENDS,))
-_FLAT: Final = frozenset((APPENDS, TRIMS, TERM))
+_FLAT: Final = frozenset((APPENDS, TRIMS, TERM, COMPACT))
 """Kinds of commands whose replies name nothing to wait for."""
 
 AppendDone: TypeAlias = "Callable[[list[AppendOutcome] | None], None]"

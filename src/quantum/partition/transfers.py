@@ -19,9 +19,9 @@ from quantum.partition.ports import Completion, LeaderPort
 ITEMS_PER_TURN: Final = 4_096
 TELL_ITEMS: Final = 1_000
 TELL_BYTES: Final = 1 << 20
-TELL_TICKS: Final = 3
+TELL_TICKS: Final = 2
 """100 ms: so long what the peer has may be kept, if nothing else is logged."""
-AGAIN_TICKS: Final = 17
+AGAIN_TICKS: Final = 10
 """Half a second without progress: what was sent is sent again."""
 
 

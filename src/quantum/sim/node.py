@@ -107,6 +107,8 @@ class BrokerNode:
             self._turn_due = True
             self.later(self._turn)
 
+    flush_soon = turn_soon
+
     def send_service(self, _number: int, peer: int, data: bytes) -> None:
         self.links.send(self.sim.id, ReplicaId(peer), data)
 

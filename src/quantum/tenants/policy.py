@@ -42,6 +42,7 @@ from quantum.tenancy import (
 from quantum.tenants.binding import NOTHING_ALLOWED
 from quantum.tenants.control_words import ConnectRules
 from quantum.tenants.recent import Recent
+from quantum.tenants.session_names import client_of
 from quantum.types import ClientId
 
 TENANTS_FILES: Final = ("tenants.toml", "tenants.json")
@@ -142,7 +143,7 @@ class TenantGuard:
 
     def may_connect(self, identity: str | None, client_id: bytes) -> bool:
         """Say whether the rules let a client connect."""
-        return self.connects is None or self.connects.allow(identity or "", client_id)
+        return self.connects is None or self.connects.allow(identity or "", client_of(client_id))
 
     def change(self, description: TenantDescription, now_ms: int) -> None:
         """Put another policy in force; what is held and what is owed stays."""
@@ -171,7 +172,7 @@ class TenantGuard:
         acl = self._rules(needs_list=needs_list)
         if acl is None:
             return None
-        return acl.for_client(Principal(identity or ""), ClientId(client_id))
+        return acl.for_client(Principal(identity or ""), ClientId(client_of(client_id)))
 
     def may(
         self,

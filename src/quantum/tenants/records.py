@@ -2,8 +2,9 @@
 
 The tenants of `broker.json` are recorded as they were made. Every other tenant that has a record
 (`POST /v1/tenants`) is given partitions, and every ring grows to the `tenant_prg_count` of the
-configuration. The numbers of a tenant's groups come from the revision that made its record, which
-is never given twice: a tenant that is made again under an old name finds nothing of the old one.
+configuration, in a production cluster at least to what its tier and its quotas ask for (`sizing`).
+The numbers of a tenant's groups come from the revision that made its record, which is never given
+twice: a tenant that is made again under an old name finds nothing of the old one.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from clustor.runtime.node import Node
 from quantum.tenants.broker_file import DEVELOPMENT_PRGS, BrokerFile, TenantEntry
 from quantum.tenants.control_words import known_tenants, tenant_word
 from quantum.tenants.group_ids import group_of
+from quantum.tenants.sizing import prgs_least
 
 FIRST_CONTROLLED_ORDINAL: Final = 2_000_000
 """Behind the numbers of `broker.json`, and behind the control plane's own group."""
@@ -118,6 +120,7 @@ def _of_record(
         return
     said = word.settings.get("tenant_prg_count")
     wanted = int(said) if said is not None else len(word.partitions) or DEVELOPMENT_PRGS
+    wanted = max(wanted, prgs_least(store, name))
     if wanted <= len(word.partitions) or (word.partitions and not settled(name)):
         return
     groups = (*word.partitions, *_fresh(store, word.partitions, name, wanted))

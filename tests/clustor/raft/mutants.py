@@ -86,8 +86,6 @@ def commits_old_terms_by_counting(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledges_without_its_own_disk(patch: pytest.MonkeyPatch) -> None:
     """The leader counts what it has only in memory."""
-    patch.setattr(Durability, "_matched", _in_memory("match_index"))
-    patch.setattr(Durability, "_attested", _in_memory("durable_index"))
     original = Durability.advance
 
     def advance(self: Durability) -> bool:
@@ -98,14 +96,6 @@ def acknowledges_without_its_own_disk(patch: pytest.MonkeyPatch) -> None:
         return moved
 
     patch.setattr(Durability, "advance", advance)
-
-
-def _in_memory(name: str) -> Callable[[Durability, Any], int]:
-    def of(self: Durability, member: Any) -> int:
-        core = self._core
-        return core.log.last_index if member == core.id else getattr(core.progress[member], name)
-
-    return of
 
 
 def attests_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:

@@ -83,10 +83,11 @@ def _old_term_commits(patch: Patch) -> None:
     def advance(self: Durability) -> bool:
         core = self._core
         before = (core.commit_index, core.wal_committed_index)
-        core.commit_index = max(core.commit_index, LogIndex(core.config.reached(self._matched)))
-        durable = min(
-            core.config.reached(self._attested), core.local_wal_durable_index, core.commit_index
-        )
+        matched, attested = self.reports()
+        committed = LogIndex(core.config.reached(matched.__getitem__))
+        core.commit_index = max(core.commit_index, committed)
+        durable = core.config.reached(attested.__getitem__)
+        durable = min(durable, core.local_wal_durable_index, core.commit_index)
         if durable > core.wal_committed_index:
             core.wal_committed_index = LogIndex(durable)
             self._find_quorum_tuple()
@@ -174,8 +175,8 @@ def _receipt_before_the_disk(patch: Patch) -> None:
 
     def write(self: Writing, batch: LogAppend, also: Callable[[], None]) -> None:
         original(self, batch, also)
-        token, done = self._disk._outstanding[-1]
-        self._disk._outstanding[-1] = (token, lambda: None)
+        token, done = self._disk.outstanding[-1]
+        self._disk.outstanding[-1] = (token, lambda: None)
         done()
 
     patch.setattr(Writing, "_write", write)
@@ -294,7 +295,17 @@ def _a_hard_state_is_no_news(patch: Patch) -> None:
 
 def _a_write_is_no_news(patch: Patch) -> None:
     """A driver would leave a replica alone whose snapshot waits to be written."""
-    patch.setattr(DiskQueue, "has_fresh", property(lambda _: False))
+    original = ReplicaTurn.has_work.fget
+    assert original is not None
+
+    def has_work(self: ReplicaTurn) -> bool:
+        fresh, self.disk.fresh = self.disk.fresh, []
+        try:
+            return bool(original(self))
+        finally:
+            self.disk.fresh = fresh
+
+    patch.setattr(ReplicaTurn, "has_work", property(has_work))
 
 
 MUTATIONS = (

@@ -47,7 +47,7 @@ async def serving(
     listener = TlsListener(
         "mqtts",
         lobby,
-        over_websocket(handlers) if websocket else handlers,
+        over_websocket({"mqtt": handlers}) if websocket else handlers,
         certificates=prepare_server(data, utc_now(), own_records=own_records),
         tenant_of=tenant_of,
     )

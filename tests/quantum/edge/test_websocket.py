@@ -56,7 +56,7 @@ class Client:
 @asynccontextmanager
 async def serving(handlers: Handlers, **bounds: float) -> AsyncIterator[tuple[Listener, Clients]]:
     edge = limits(**bounds)  # type: ignore[arg-type]
-    async with listening(over_websocket(handlers, SMALL), edge) as served:
+    async with listening(over_websocket({"mqtt": handlers}, SMALL), edge) as served:
         yield served
 
 

@@ -100,6 +100,8 @@ class LabNode:
     def turn_soon(self) -> None:
         self.is_due = True
 
+    flush_soon = turn_soon
+
     def send_service(self, *_words: object) -> None:
         raise AssertionError("there is no other node")
 

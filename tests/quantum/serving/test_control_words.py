@@ -47,6 +47,7 @@ from quantum.tenants.control_words import (
 )
 from quantum.tenants.group_ids import group_of
 from quantum.tenants.records import FIRST_CONTROLLED_ORDINAL, tenant_records
+from quantum.tenants.sizing import prgs_least
 from quantum.types import ClientId
 from tests.clustor.control.plane import Plane
 
@@ -185,20 +186,56 @@ def test_a_tenant_of_the_file_is_recorded_and_a_deleted_one_stays_deleted(words:
 
 
 def test_a_ring_grows_to_what_the_configuration_wants_and_never_shrinks(words: Words) -> None:
-    words.configure({"tenant_prg_count": 2})
+    words.configure({"tenant_prg_count": 4})
     words.create()
     words.carry_out()
     first = words.word().partitions
-    assert len(first) == 2
-    words.configure({"tenant_prg_count": 4})
+    assert len(first) == 4
+    words.configure({"tenant_prg_count": 6})
     words.carry_out(settled=False)
     assert words.word().partitions == first, "the change before it is not over"
     words.carry_out()
-    assert words.word().partitions[:2] == first
-    assert words.word().sizes == (2, 4)
+    assert words.word().partitions[:4] == first
+    assert words.word().sizes == (4, 6)
     words.configure({"tenant_prg_count": 1})
     words.carry_out()
-    assert words.word().sizes == (2, 4)
+    assert words.word().sizes == (4, 6)
+
+
+@pytest.mark.parametrize(
+    ("quotas", "count"),
+    [
+        ({}, 3),
+        ({"retained_bytes_max": 1 << 30}, 3),
+        ({"connections_max": 50_000}, 3),
+        ({"connections_max": 200_001}, 5),
+        ({"publish_rate_max": 2_000}, 4),
+        ({"publish_rate_max": 2_001, "connections_max": 300_000}, 6),
+        ({"publish_rate_max": 10**9}, 512),
+    ],
+)
+def test_a_production_tenant_has_the_partitions_that_its_quotas_ask_for(
+    words: Words, quotas: dict[str, int], count: int
+) -> None:
+    """quantumqtt §2.1.1, §14.2: whatever the configuration says, three at the least."""
+    words.configure({"tenant_prg_count": 1})
+    words.create()
+    assert prgs_least(words.store, "acme") == 3
+    if quotas:
+        words.plane.done(SetQuotas(tenant_id="acme", expected_version=0, quotas=quotas))
+    assert prgs_least(words.store, "acme") == count
+    if count < 10:
+        words.carry_out()
+        assert len(words.word().partitions) == count
+
+
+def test_a_development_tenant_asks_for_nothing(words: Words) -> None:
+    assert prgs_least(words.store, "nobody") == 1
+    words.plane.done(CreateTenant(tenant_id="lab", sni="lab.x", tier=TenantTier.DEVELOPMENT))
+    assert prgs_least(words.store, "lab") == 1
+    words.configure({"tenant_prg_count": 1}, "lab")
+    words.carry_out()
+    assert len(words.word("lab").partitions) == 1
 
 
 def test_the_founders_of_a_partition_stay_although_it_moves(words: Words) -> None:

@@ -34,7 +34,7 @@ def test_a_command_that_fails_is_not_answered_by_the_next_one() -> None:
     for publisher in (lost, kept):
         batches.add(batch_of(publisher, 3))
     batches.lose(0, 2)
-    batches.finish(5, [])
+    batches.finish(5, [], 9)
     assert lost.lost and not lost.finished
     assert kept.finished == 1 and not kept.lost
     assert len(batches) == 0
@@ -46,7 +46,7 @@ def test_a_batch_that_lost_a_part_is_not_answered_at_all() -> None:
     batches = OpenBatches(10)
     batches.add(batch_of(publisher, 4))
     batches.lose(12, 13)
-    batches.finish(13, [])
+    batches.finish(13, [], 9)
     assert publisher.lost and not publisher.finished
 
 
@@ -55,7 +55,7 @@ def test_an_owner_hears_which_of_its_publishes_were_refused_and_by_its_own_token
     batches = OpenBatches(1)
     batches.add(batch_of(first, 2, "one"))
     batches.add(batch_of(second, 3, "two"))
-    batches.finish(5, [(4, int(RefusalReason.QUOTA_EXCEEDED)), (5, 0x7777)])
+    batches.finish(5, [(4, int(RefusalReason.QUOTA_EXCEEDED)), (5, 0x7777)], 9)
     assert not first.refused and first.finished == second.finished == 1
     assert second.refused == [
         ("two", 1, RefusalReason.QUOTA_EXCEEDED),

@@ -91,7 +91,7 @@ def test_the_same_order_again_changes_nothing_and_waits_again() -> None:
         ("t", 0, {}, R.BAD_PARTITIONS),
         ("t", 10_001, {}, R.BAD_PARTITIONS),
         ("t", 1, {"retention_ms": "soon"}, R.BAD_CONFIG),
-        ("t", 1, {"cleanup_policy": "compact"}, R.BAD_CONFIG),
+        ("t", 1, {"cleanup_policy": "compress"}, R.BAD_CONFIG),
         ("t", 1, {"min_insync_replicas": "2"}, R.BAD_CONFIG),
     ],
 )

@@ -21,7 +21,7 @@ from clustor.runtime.errors import ControlUnavailable
 
 SELF_PERIOD_MS: Final = 60_000
 _ANSWER_SECONDS_MAX: Final = 1.0
-_LOOK_TICKS: Final = 17  # for refreshes, which nobody wishes
+_LOOK_TICKS: Final = 10  # for refreshes, which nobody wishes
 
 
 class OwnProofs:

@@ -8,6 +8,7 @@ at any point and begun again by another leader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
 from typing import Final, TypeAlias
 
 from clustor.control import (
@@ -16,6 +17,7 @@ from clustor.control import (
     Caller,
     ClusterConfig,
     Command,
+    ControlMachine,
     InitializeCluster,
     KeyPurpose,
     Members,
@@ -31,6 +33,7 @@ from clustor.control import (
     scan,
 )
 from clustor.control.draft import DraftReading
+from clustor.kv import KvLimits, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.membership import Membership
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
@@ -44,6 +47,15 @@ CONTROL_PARTITION: Final = PartitionId(1_000_000_000)
 
 NODE_CAPACITY: Final = 1_000_000  # development: what a node can carry is not known
 _LOAD: Final = 1
+
+
+LIMITS: Final = KvLimits(events_max=20_000, events_bytes_max=16 << 20)
+"""Part of the log's meaning: a node that keeps another history is another machine."""
+
+
+def new_machine(birth: str) -> ControlMachine:
+    """Make the empty control plane of the cluster that was born so."""
+    return ControlMachine(StoreId(sha256(f"{birth}/control".encode()).digest()[:16]), LIMITS)
 
 
 def steward_of(cluster: ClusterId) -> Caller:
@@ -85,7 +97,7 @@ def cluster_records(
 
     def plan(store: DraftReading) -> list[Command]:
         if find(store, ClusterConfig, "config") is None:
-            return [_genesis(cluster)]
+            return [genesis(cluster)]
         return [
             *_keys(store, cluster),
             *_nodes(store, cluster),
@@ -118,7 +130,8 @@ def place(
     )
 
 
-def _genesis(cluster: ClusterFile) -> InitializeCluster:
+def genesis(cluster: ClusterFile) -> InitializeCluster:
+    """Return the first call of a cluster."""
     return InitializeCluster(
         cluster_id=cluster.cluster_id,
         development=not cluster.production,

@@ -14,7 +14,6 @@ import logging
 import os
 from collections.abc import Awaitable
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -39,7 +38,6 @@ from clustor.control import (
 )
 from clustor.control.commands import KIND_OF
 from clustor.control.objects import canonical
-from clustor.kv import KvLimits, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.types import ReplicaId, RoutingEpoch
@@ -61,6 +59,7 @@ from clustor.runtime.control.records import (
     Plan,
     cluster_records,
     members_of,
+    new_machine,
     steward_of,
 )
 from clustor.runtime.control.wire import (
@@ -83,13 +82,10 @@ if TYPE_CHECKING:
     from clustor.runtime.node import Node
 
 CALL_SECONDS_MAX: Final = 5.0
-LIMITS: Final = KvLimits(events_max=20_000, events_bytes_max=16 << 20)
-"""Part of the log's meaning: a node that keeps another history is another machine."""
-
 _REFRESH_SECONDS_MAX: Final = 2.0
 _CONFIRMED_MS_MAX: Final = 2_500  # a refresh takes a confirmation that others caused
 _LOOK_SECONDS: Final = 0.01
-_GATES_TICKS: Final = 33  # a second: for so long a gate that was opened or shut is not seen
+_GATES_TICKS: Final = 20  # a second: for so long a gate that was opened or shut is not seen
 _LOOK_AGAIN_MS: Final = 200  # at groups that are not as they are placed
 
 journal = logging.getLogger("clustor.control")
@@ -160,11 +156,8 @@ class ControlService:
 
     def _host(self) -> HostedGroup:
         cluster = self._node.cluster
-        store = StoreId(sha256(f"{cluster.birth}/control".encode()).digest()[:16])
         voters = frozenset(map(ReplicaId, cluster.control_founders))
-        return self._node.host(
-            CONTROL_PARTITION, lambda: ControlMachine(store, LIMITS), self, voters
-        )
+        return self._node.host(CONTROL_PARTITION, lambda: new_machine(cluster.birth), self, voters)
 
     # Beginning and end.
 

@@ -64,7 +64,7 @@ _APPLIED: Final = int(Status.APPLIED)
 _NODE_ITSELF: Final = 0  # the connection number of the node's own commands
 _EXPIRE_LIMIT: Final = 1024
 _EVENTS_PER_REPLY: Final = 1024
-_SILENT_TICKS_MAX: Final = 33  # a second: for so long nothing is said to a poll or a watch
+_SILENT_TICKS_MAX: Final = 20  # a second: for so long nothing is said to a poll or a watch
 WATCHES_MAX: Final = 1024  # of one connection
 
 _REVOKED: Final = ReadRefusal.FOLLOWER_CAPABILITY_REVOKED.encode()
@@ -102,6 +102,11 @@ class _Watch:
         return bool(found.events) or (self.is_poll and found.through >= self.reached)
 
 
+def kv_store(birth: str, partition: PartitionId) -> StoreId:
+    """Name the store of a group, in the cluster that was born so."""
+    return StoreId(sha256(f"{birth}/{partition}".encode()).digest()[:16])
+
+
 class KvService:
     """All clients of all groups of one node."""
 
@@ -119,8 +124,7 @@ class KvService:
 
     def host(self, partition: PartitionId) -> None:
         """Keep a store in a group of this number, on every node."""
-        name = f"{self._node.cluster.birth}/{partition}"
-        store = StoreId(sha256(name.encode()).digest()[:16])
+        store = kv_store(self._node.cluster.birth, partition)
         self.serve(self._node.host(partition, lambda: KvMachine(store), self))
 
     def serve(self, group: HostedGroup) -> None:

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from clustor.runtime.node import Node
 
 REPAIR_SERVICE: Final = 1_000_000_001
-_LOOK_TICKS: Final = 8
+_LOOK_TICKS: Final = 5
 _REPORT_AGAIN_MS: Final = 5_000
 _ROUND_MS_MAX: Final = 2_000
 _CAUSE: Final = QuarantineCause.INTEGRITY

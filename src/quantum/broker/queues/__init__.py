@@ -6,12 +6,15 @@ from quantum.broker.queues.commands import (
     AcquireMessages,
     CarryMessages,
     CloseTerminus,
+    DecideTransaction,
     DefineQueue,
     DeleteQueue,
     Enqueue,
     EnqueueReply,
+    LaneCommand,
     NewMessage,
     OpenTerminus,
+    PrepareTransaction,
     PurgeQueue,
     QueueCommand,
     QueueRefusal,
@@ -35,6 +38,7 @@ from quantum.broker.queues.records import (
 )
 from quantum.broker.queues.section import QueueSection
 from quantum.broker.queues.termini import RECEIVER, SENDER
+from quantum.broker.queues.transacting import TransactingSection
 
 __all__ = [
     "AMQP_RECORDS",
@@ -45,12 +49,15 @@ __all__ = [
     "AcquireMessages",
     "CarryMessages",
     "CloseTerminus",
+    "DecideTransaction",
     "DefineQueue",
     "DeleteQueue",
     "Enqueue",
     "EnqueueReply",
+    "LaneCommand",
     "NewMessage",
     "OpenTerminus",
+    "PrepareTransaction",
     "PurgeQueue",
     "Queue",
     "QueueCommand",
@@ -67,6 +74,7 @@ __all__ = [
     "SettleMessages",
     "Settlement",
     "SettlementKind",
+    "TransactingSection",
     "decode_enqueue_reply",
     "decode_queue_reply",
     "encode_queue_command",

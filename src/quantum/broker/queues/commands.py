@@ -37,6 +37,8 @@ class QueueRefusal(IntEnum):
     IN_USE = 7
     FENCED = 9  # the link has come back elsewhere
     OVER_LIMIT = 8  # the tenant's, not the queue's own
+    NO_TRANSACTION = 20  # it was rolled back, by its time or by another word
+    BUSY = 21  # a partition of a transaction hears nothing now
 
 
 class SettlementKind(IntEnum):
@@ -182,6 +184,37 @@ class AcquireMessages(msgspec.Struct, array_like=True, tag=10):
     numbers: list[int]
 
 
+class PrepareTransaction(msgspec.Struct, array_like=True, tag=21):
+    """Promise this partition's part of a transaction: it can count, and does not yet.
+
+    The coordinator's own part is prepared first, and names all others: what they ask it about
+    later, and what it does not know, was rolled back.
+    """
+
+    lane: bytes
+    sequence: Count
+    transaction: bytes
+    """Drawn by who asks, and never again."""
+    coordinator: Count
+    """The partition that decides: one of those with a part."""
+    others: list[Count]
+    """The partitions with the other parts; where this one decides."""
+    batches: list[tuple[bytes, list[NewMessage]]]
+    settles: list[tuple[bytes, bytes, list[Settlement]]] = []
+    """By queue, and by the durable receiver that holds the messages; empty: one that is not."""
+
+
+class DecideTransaction(msgspec.Struct, array_like=True, tag=22):
+    """Let a transaction count, or not: the coordinator's word, which all partitions follow."""
+
+    lane: bytes
+    sequence: Count
+    transaction: bytes
+    commit: bool
+
+
+LaneCommand: TypeAlias = Enqueue | PrepareTransaction | DecideTransaction
+"""What is numbered in a lane; each is answered with an `EnqueueReply`."""
 QueueCommand: TypeAlias = (
     DefineQueue
     | DeleteQueue
@@ -193,11 +226,13 @@ QueueCommand: TypeAlias = (
     | OpenTerminus
     | CloseTerminus
     | AcquireMessages
+    | PrepareTransaction
+    | DecideTransaction
 )
 
 
 class QueueReply(msgspec.Struct, array_like=True, gc=False):
-    """What came of any command but an Enqueue: `done` counts what it says."""
+    """What came of any command that is in no lane: `done` counts what it says."""
 
     refusal: QueueRefusal = QueueRefusal.NONE
     done: int = 0
@@ -206,7 +241,7 @@ class QueueReply(msgspec.Struct, array_like=True, gc=False):
 
 
 class EnqueueReply(msgspec.Struct, array_like=True, gc=False):
-    """What came of an Enqueue: all of it was taken but those refused, by batch and place."""
+    """What came of a command in a lane: all was taken but those refused, by batch and place."""
 
     refusal: QueueRefusal = QueueRefusal.NONE
     refused: list[tuple[int, int, QueueRefusal]] = []

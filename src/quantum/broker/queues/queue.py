@@ -83,9 +83,11 @@ class Queue:
         "dead",
         "dropped",
         "live",
+        "locked",
         "next",
         "number",
         "spec",
+        "staged",
         "start",
     )
 
@@ -98,6 +100,10 @@ class Queue:
         self.created_ms = created_ms
         self.live: dict[int, QueueEntry] = {}
         self.dead: dict[int, QueueEntry] = {}
+        self.staged: dict[int, QueueEntry] = {}
+        """Messages of transactions that are not decided: they have room, and nobody sees them."""
+        self.locked: set[int] = set()
+        """What such transactions settle: nobody else is given it, and no other word counts."""
         self.start = 0
         """Where its file begins; at most the lowest place of what is open."""
         self.next = 0
@@ -132,8 +138,9 @@ class Queue:
         return found if found is not None else self.dead.get(number)
 
     def entry_at(self, place: int) -> QueueEntry | None:
-        """Return whose body stands at a place of the file, if it is open."""
-        entry = self.find(self._carried.get(place, place))
+        """Return whose body stands at a place of the file, if it is open or staged."""
+        number = self._carried.get(place, place)
+        entry = self.find(number) or self.staged.get(number)
         return entry if entry is not None and entry.at == place else None
 
     def put(self, entry: QueueEntry) -> None:
@@ -148,6 +155,26 @@ class Queue:
         self._note_holder(entry)
         self.bytes += entry.size
         self._totals.add(1, entry.size)
+
+    @property
+    def count(self) -> int:
+        """How many messages have their room: those that wait, and those that are staged."""
+        return len(self.live) + len(self.staged)
+
+    def stage(self, entry: QueueEntry) -> None:
+        """Take a message of a transaction that is not decided."""
+        self.staged[entry.number] = entry
+        heappush(self._open, entry.at)
+        self.bytes += entry.size
+        self._totals.add(1, entry.size)
+
+    def unstage(self, number: int) -> QueueEntry | None:
+        """Let go of a message whose transaction is decided."""
+        entry = self.staged.pop(number, None)
+        if entry is not None:
+            self.bytes -= entry.size
+            self._totals.add(-1, -entry.size)
+        return entry
 
     def change(self, entry: QueueEntry) -> None:
         """Put another entry in the place of an open one; it may be a dead letter from now on."""
@@ -194,7 +221,7 @@ class Queue:
 
     def close_all(self) -> None:
         """Let go of everything: the queue ends."""
-        self._totals.add(-len(self.live) - len(self.dead), -self.bytes)
+        self._totals.add(-self.count - len(self.dead), -self.bytes)
 
     def lowest(self) -> int:
         """Return the first place that is open; the next one where nothing is."""
@@ -208,17 +235,19 @@ class Queue:
         self.live = dict(sorted(self.live.items()))
         self.dead = dict(sorted(self.dead.items()))
 
-    def rebuild(self) -> None:
+    def rebuild(self, staged: list[QueueEntry], locked: Iterable[int]) -> None:
         """Work out what pages do not say, after they came in any order."""
         self.sort()
-        entries = (*self.live.values(), *self.dead.values())
+        self._totals.add(-self.count - len(self.dead), -self.bytes)
+        self.staged = {each.number: each for each in staged}
+        self.locked = set(locked)
+        entries = (*self.live.values(), *self.dead.values(), *staged)
         self._open = [each.at for each in entries]
         heapify(self._open)
         self._carried = {each.place: each.number for each in entries if each.place >= 0}
         self._holders = {}
         for each in entries:
             self._note_holder(each)
-        self._totals.add(-len(entries), -self.bytes)
         self.bytes = sum(each.size for each in entries)
         self._totals.add(len(entries), self.bytes)
 

@@ -13,14 +13,18 @@ from clustor.streams.changes import StreamExtent
 from quantum.broker.errors import SnapshotUnusable
 from quantum.broker.queues.commands import QueueSpec
 from quantum.broker.queues.lanes import LaneState, LaneTable
+from quantum.broker.queues.prepared import PreparedPart
 from quantum.broker.queues.queue import BLOCK, Queue, QueueEntry, QueueHead, QueueTotals
 from quantum.broker.queues.termini import UNHEARD_MS_MAX, TerminusState, TerminusTable
 from quantum.broker.sections import SectionWorld
 
 PAGE_HEAD, PAGE_BLOCK, PAGE_LANE, PAGE_LAST = b"q", b"e", b"l", b"n"
 PAGE_TERMINUS: Final = b"t"
+PAGE_PREPARED: Final = b"x"
 TERMINI_DUE: Final = 0
 """Stands for a queue's number where termini are due."""
+TRANSACTIONS_DUE: Final = -1
+"""The same of transactions; no queue has this number."""
 NUMBER: Final = struct.Struct(">Q")
 PLACE: Final = struct.Struct(">QQ")
 _UNNAMED: Final = QueueSpec(b"")
@@ -29,6 +33,7 @@ _decode_head = msgspec.msgpack.Decoder(QueueHead).decode
 _decode_entries = msgspec.msgpack.Decoder(list[QueueEntry]).decode
 _decode_lane = msgspec.msgpack.Decoder(LaneState).decode
 _decode_terminus = msgspec.msgpack.Decoder(TerminusState).decode
+_decode_part = msgspec.msgpack.Decoder(PreparedPart).decode
 _decode_last = msgspec.msgpack.Decoder(int).decode
 
 
@@ -43,6 +48,8 @@ class QueuePages:
         self._last_number = 0
         self._lanes = LaneTable()
         self._termini = TerminusTable()
+        self._prepared: dict[bytes, PreparedPart] = {}
+        """Parts of transactions that are not decided, by the transaction."""
         self._due: list[tuple[int, int, int]] = []
         """A heap of (when, queue, message); what is gone by then does no harm."""
 
@@ -56,6 +63,7 @@ class QueuePages:
         keys = [PAGE_HEAD + NUMBER.pack(number) for number in self._by_number]
         keys += [PAGE_LANE + lane for lane in self._lanes.lanes]
         keys += [PAGE_TERMINUS + link for link in self._termini.termini]
+        keys += [PAGE_PREPARED + transaction for transaction in self._prepared]
         for number, queue in self._by_number.items():
             keys += [PAGE_BLOCK + PLACE.pack(number, block) for block in queue.blocks()]
         if self._last_number:
@@ -72,6 +80,9 @@ class QueuePages:
         if kind == PAGE_TERMINUS:
             terminus = self._termini.termini.get(rest)
             return None if terminus is None else _encode(terminus)
+        if kind == PAGE_PREPARED:
+            part = self._prepared.get(rest)
+            return None if part is None else _encode(part)
         queue = self._by_number.get(NUMBER.unpack_from(rest)[0])
         if queue is None:
             return None
@@ -93,6 +104,8 @@ class QueuePages:
             self._lanes.lanes[rest] = _decode_lane(data)
         elif kind == PAGE_TERMINUS:
             self._termini.put(rest, _decode_terminus(data))
+        elif kind == PAGE_PREPARED:
+            self._prepared[rest] = _decode_part(data)
         elif kind == PAGE_HEAD:
             self._put_head(_decode_head(data))
         elif kind == PAGE_BLOCK:
@@ -124,6 +137,8 @@ class QueuePages:
             self._lanes.lanes.pop(rest, None)
         elif kind == PAGE_TERMINUS:
             self._termini.forget(rest)
+        elif kind == PAGE_PREPARED:
+            self._prepared.pop(rest, None)
         elif kind == PAGE_HEAD:
             queue = self._by_number.pop(NUMBER.unpack(rest)[0], None)
             if queue is not None:
@@ -141,8 +156,15 @@ class QueuePages:
             queue.close(entry.number)
 
     def restored(self) -> None:
-        for queue in self._by_number.values():
-            queue.rebuild()
+        staged: dict[int, list[QueueEntry]] = {}
+        locked: dict[int, list[int]] = {}
+        for part in self._prepared.values():
+            for number, entries in part.staged:
+                staged.setdefault(number, []).extend(entries)
+            for number, said in part.settles:
+                locked.setdefault(number, []).extend(each.number for each in said)
+        for number, queue in self._by_number.items():
+            queue.rebuild(staged.get(number, []), locked.get(number, ()))
         self._due = [
             (entry.expires_ms, number, entry.number)
             for number, queue in self._by_number.items()
@@ -152,6 +174,7 @@ class QueuePages:
         oldest = self._termini.oldest()
         if oldest is not None:
             self._due.append((oldest[0] + UNHEARD_MS_MAX, TERMINI_DUE, 0))
+        self._due += [(part.due_ms, TRANSACTIONS_DUE, 0) for part in self._prepared.values()]
         heapify(self._due)
 
     def stream_extents(self) -> Iterator[StreamExtent]:

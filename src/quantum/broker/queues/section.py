@@ -19,12 +19,15 @@ from quantum.broker.queues.commands import (
     AcquireMessages,
     CarryMessages,
     CloseTerminus,
+    DecideTransaction,
     DefineQueue,
     DeleteQueue,
     Enqueue,
     EnqueueReply,
+    LaneCommand,
     NewMessage,
     OpenTerminus,
+    PrepareTransaction,
     PurgeQueue,
     QueueRefusal,
     QueueReply,
@@ -70,8 +73,8 @@ class QueueSection(QueuePages):
             command = decode_queue_command(data[SECTION_HEAD.size :])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return b""
-        if isinstance(command, Enqueue):
-            return self._enqueue(command)
+        if isinstance(command, Enqueue | PrepareTransaction | DecideTransaction):
+            return self._take_turn(command)
         return encode_queue_reply(self._execute(command))
 
     def _execute(
@@ -135,7 +138,7 @@ class QueueSection(QueuePages):
         queue = self.queues.get(command.name)
         if queue is None:
             return QueueReply(QueueRefusal.NO_QUEUE)
-        if command.if_empty and (queue.live or queue.dead):
+        if command.if_empty and (queue.count or queue.dead):
             return QueueReply(QueueRefusal.IN_USE)
         for block in queue.blocks():
             self._world.page_changed(PAGE_BLOCK + PLACE.pack(queue.number, block))
@@ -148,25 +151,27 @@ class QueueSection(QueuePages):
 
     # Messages come.
 
-    def _enqueue(self, command: Enqueue) -> bytes:
+    def _take_turn(self, command: LaneCommand) -> bytes:
+        """Carry out the next command of a lane; one that was is answered as it was."""
         lanes, world = self._lanes, self._world
         known = lanes.repeated(command.lane, command.sequence)
         if known is not None:
             return known
         if not lanes.is_next(command.lane, command.sequence):
             return encode_queue_reply(EnqueueReply(QueueRefusal.GAP))
-        reply = encode_queue_reply(self._take(command))
+        reply = encode_queue_reply(self._carry_out(command))
         for gone in lanes.take(command.lane, command.sequence, world.now_ms, reply):
             world.page_changed(PAGE_LANE + gone)
         world.page_changed(PAGE_LANE + command.lane)
         return reply
 
-    def _take(self, command: Enqueue) -> EnqueueReply:
+    def _carry_out(self, command: LaneCommand) -> EnqueueReply:
+        assert isinstance(command, Enqueue), "transactions are another class's"
         plans = [
             (name, plan_settlements(self.queues.get(name), each)) for name, each in command.settles
         ]
         if command.is_whole:
-            refusal = self._refuse_whole(command)
+            refusal = self._refuse_whole(command.batches, command.settles)
             if refusal:
                 return EnqueueReply(refusal)
         refused: list[tuple[int, int, QueueRefusal]] = []
@@ -176,29 +181,35 @@ class QueueSection(QueuePages):
             self._settle(self.queues.get(name), changes)
         return EnqueueReply(refused=refused)
 
-    def _refuse_whole(self, command: Enqueue) -> QueueRefusal:
+    def _refuse_whole(
+        self,
+        batches: list[tuple[bytes, list[NewMessage]]],
+        settles: list[tuple[bytes, list[Settlement]]],
+    ) -> QueueRefusal:
         """Say why a transaction cannot be taken: a queue has no room, or a message is gone."""
-        for name, messages in command.batches:
+        for name, messages in batches:
             queue = self.queues.get(name)
             if queue is None:
                 return QueueRefusal.NO_QUEUE
             size = sum(len(each.payload) for each in messages)
             if (
-                len(queue.live) + len(messages) > queue.spec.messages_max
+                queue.count + len(messages) > queue.spec.messages_max
                 or queue.bytes + size > queue.spec.bytes_max
             ):
                 return QueueRefusal.FULL
-        for name, settlements in command.settles:
+        for name, settlements in settles:
             queue = self.queues.get(name)
             if queue is None or any(queue.find(each.number) is None for each in settlements):
                 return QueueRefusal.NO_QUEUE
+            if any(each.number in queue.locked for each in settlements):
+                return QueueRefusal.IN_USE
         return QueueRefusal.NONE
 
     def _append(self, name: bytes, messages: list[NewMessage]) -> list[tuple[int, QueueRefusal]]:
         queue = self.queues.get(name)
         if queue is None:
             return [(place, QueueRefusal.NO_QUEUE) for place in range(len(messages))]
-        room = queue.spec.messages_max - len(queue.live)
+        room = queue.spec.messages_max - queue.count
         room_bytes = queue.spec.bytes_max - queue.bytes
         taken: list[bytes] = []
         refused: list[tuple[int, QueueRefusal]] = []
@@ -216,13 +227,13 @@ class QueueSection(QueuePages):
             if message.link:
                 self._termini.take(message.link, message.tag, self._world.now_ms)
                 self._world.page_changed(PAGE_TERMINUS + message.link)
-            self._open(queue, queue.next + len(taken), message)
+            self._put(queue, self._entry(queue, queue.next + len(taken), message))
             taken.append(message.payload)
         if taken:
             self._appended(queue, taken)
         return refused
 
-    def _open(self, queue: Queue, number: int, message: NewMessage) -> None:
+    def _entry(self, queue: Queue, number: int, message: NewMessage) -> QueueEntry:
         now_ms = self._world.now_ms
         ttl_ms = message.ttl_ms or (0 if message.expires_ms else queue.spec.ttl_ms)
         ends = [each for each in (message.expires_ms, now_ms + ttl_ms if ttl_ms else 0) if each]
@@ -231,9 +242,12 @@ class QueueSection(QueuePages):
             number, len(message.payload), now_ms, message.priority, expires_ms, message.group
         )
         entry.sender = message.sender
+        return entry
+
+    def _put(self, queue: Queue, entry: QueueEntry) -> None:
         queue.put(entry)
-        if expires_ms:
-            heappush(self._due, (expires_ms, queue.number, number))
+        if entry.expires_ms:
+            heappush(self._due, (entry.expires_ms, queue.number, entry.number))
 
     def _appended(self, queue: Queue, payloads: list[bytes]) -> None:
         world, first = self._world, queue.next
@@ -285,7 +299,7 @@ class QueueSection(QueuePages):
         queue = self.queues.get(command.name)
         if queue is None:
             return QueueReply(QueueRefusal.NO_QUEUE)
-        numbers = sorted(queue.dead if command.dead else queue.live)
+        numbers = sorted((queue.dead if command.dead else queue.live).keys() - queue.locked)
         return QueueReply(done=self._settle(queue, [(number, None) for number in numbers]))
 
     def _revive(self, command: ReviveMessages) -> QueueReply:
@@ -293,7 +307,8 @@ class QueueSection(QueuePages):
         if queue is None:
             return QueueReply(QueueRefusal.NO_QUEUE)
         wanted = command.numbers or sorted(queue.dead)[: command.count_max]
-        numbers = [each for each in dict.fromkeys(wanted) if each in queue.dead]
+        free = queue.dead.keys() - queue.locked
+        numbers = [each for each in dict.fromkeys(wanted) if each in free]
         for number in numbers:
             queue.change(
                 msgspec.structs.replace(queue.dead[number], dead=b"", failures=0, expires_ms=0)
@@ -382,6 +397,8 @@ class QueueSection(QueuePages):
         queue = self.queues.get(command.name)
         if queue is None or command.link not in self._termini.termini:
             return QueueReply(QueueRefusal.FENCED)
+        if not queue.locked.isdisjoint(command.numbers):
+            return QueueReply(QueueRefusal.IN_USE)
         done = 0
         for number in command.numbers:
             entry = queue.find(number)
@@ -413,7 +430,9 @@ class QueueSection(QueuePages):
                 continue
             queue = self._by_number.get(owner)
             entry = None if queue is None else queue.live.get(number)
-            if queue is not None and entry is not None and entry.expires_ms == at_ms:
+            if queue is None or entry is None or number in queue.locked:
+                continue  # gone, or in a transaction: when that ends, its time is looked at
+            if entry.expires_ms == at_ms:
                 expired.setdefault(owner, []).append((number, _expired(queue, entry)))
         for owner, changes in sorted(expired.items()):
             queue = self._by_number[owner]

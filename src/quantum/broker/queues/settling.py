@@ -14,11 +14,14 @@ Change: TypeAlias = "tuple[int, QueueEntry | None]"
 
 
 def plan_settlements(queue: Queue | None, settlements: list[Settlement]) -> list[Change]:
-    """Say what follows for those that are still open; the others were settled before."""
+    """Say what follows for those that are still open; the others were settled before.
+
+    Of what a transaction has locked nothing else is heard until it is decided.
+    """
     changes: list[Change] = []
     for settlement in settlements:
         entry = None if queue is None else queue.find(settlement.number)
-        if queue is not None and entry is not None:
+        if queue is not None and entry is not None and entry.number not in queue.locked:
             after = _after(queue, entry, settlement)
             if after is not None and after.holder:
                 after = replace(after, holder=b"")

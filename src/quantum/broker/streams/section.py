@@ -26,6 +26,7 @@ from quantum.broker.streams.appending import (
 )
 from quantum.broker.streams.catalogue import apply_topic, tell_of_topics
 from quantum.broker.streams.coding import CoordinationCommand, encode_command
+from quantum.broker.streams.compacting import PartitionCompaction, encode_passes, read_passes
 from quantum.broker.streams.errors import CommandUnreadable, SnapshotUnreadable
 from quantum.broker.streams.group_commands import (
     AdmitGroupTransaction,
@@ -49,6 +50,7 @@ from quantum.broker.streams.section_items import (
 from quantum.broker.streams.section_state import (
     HEADER_PAGE,
     StreamState,
+    compaction_page,
     group_page,
     partition_page,
     topic_page,
@@ -71,6 +73,7 @@ GROUPS: Final = 3
 TRANSACTIONS: Final = 4
 TRIMS: Final = 5
 TERM: Final = 6
+COMPACT: Final = 7
 
 SWEEP_MS: Final = 3_600_000
 """How often is looked for producers, offsets and transactional ids that nobody uses any more."""
@@ -101,6 +104,11 @@ def encode_stream_command(now_ms: int, kind: int, command: CoordinationCommand) 
 def encode_trims(now_ms: int, trims: Iterable[tuple[int, int, int]]) -> bytes:
     """Encode (topic number, partition, first offset that is kept); -1 keeps nothing."""
     return _HEAD.pack(STREAM_FAMILY, now_ms, TRIMS) + b"".join(_TRIM.pack(*each) for each in trims)
+
+
+def encode_compaction(now_ms: int, passes: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """Encode (topic number, partition, compacted through, purged through)."""
+    return _HEAD.pack(STREAM_FAMILY, now_ms, COMPACT) + encode_passes(passes)
 
 
 def encode_term(now_ms: int, term: int) -> bytes:
@@ -139,6 +147,10 @@ class StreamSection:
         """The partitions that live here: to be read."""
         return self.state.partitions
 
+    def compaction(self, number: int, partition: int) -> PartitionCompaction:
+        """Return how far the log said that a partition is compacted: to be read."""
+        return self.state.compactions.get((number, partition)) or PartitionCompaction()
+
     # Commands.
 
     def apply(self, data: bytes) -> bytes:
@@ -150,6 +162,10 @@ class StreamSection:
             return self._append(data)
         if kind == TRIMS:
             return self._trim(data)
+        if kind == COMPACT:
+            for number, partition, through, purged in read_passes(memoryview(data)[KIND_AT + 1 :]):
+                self.state.compact(number, partition, through, purged)
+            return b""
         if kind == TERM and len(data) == _TERM.size:
             self.state.see_term(_TERM.unpack(data)[3])
             return b""
@@ -287,6 +303,7 @@ class StreamSection:
         keys = [
             *map(group_page, state.groups.names()),
             *(partition_page(*each) for each in state.partitions),
+            *(compaction_page(*each) for each in state.compactions),
             *(topic_page(each.number) for each in state.topics),
             *map(transaction_page, state.transactions.ids()),
         ]
@@ -309,6 +326,9 @@ class StreamSection:
             case b"p":
                 hosted = state.partitions.get(_partition_of(key))
                 return None if hosted is None else hosted.freeze()
+            case b"c":
+                compaction = state.compactions.get(_partition_of(key))
+                return None if compaction is None else compaction.freeze()
             case b"t":
                 spec = state.topics.get(int.from_bytes(key[1:], "big"))
                 return None if spec is None else _encode(spec)
@@ -337,6 +357,8 @@ class StreamSection:
                 number, partition = _partition_of(key)
                 hosted = HostedPartition.thaw(file_id_of(number, partition), data)
                 state.partitions[number, partition] = hosted
+            case b"c":
+                state.compactions[_partition_of(key)] = PartitionCompaction.thaw(data)
             case b"t":
                 state.topics.put(_spec_decoder.decode(data))
             case b"g":
@@ -352,6 +374,8 @@ class StreamSection:
         match key[:1]:
             case b"p":
                 state.partitions.pop(_partition_of(key), None)
+            case b"c":
+                state.compactions.pop(_partition_of(key), None)
             case b"t":
                 state.topics.drop(int.from_bytes(key[1:], "big"))
             case b"g":

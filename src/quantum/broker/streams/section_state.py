@@ -6,6 +6,7 @@ from typing import Final
 
 from clustor.streams.changes import StreamDefine, StreamRemove, StreamTrim
 from quantum.broker.sections import SectionEffect, SectionWorld
+from quantum.broker.streams.compacting import PartitionCompaction
 from quantum.broker.streams.group_commands import (
     GroupEvent,
     GroupResult,
@@ -33,6 +34,10 @@ def partition_page(number: int, partition: int) -> bytes:
     return b"p" + number.to_bytes(8, "big") + partition.to_bytes(4, "big")
 
 
+def compaction_page(number: int, partition: int) -> bytes:
+    return b"c" + number.to_bytes(8, "big") + partition.to_bytes(4, "big")
+
+
 def topic_page(number: int) -> bytes:
     return b"t" + number.to_bytes(8, "big")
 
@@ -49,6 +54,7 @@ class StreamState:
     """The tables; each change notes its page. Everything comes from the log, so replicas agree."""
 
     __slots__ = (
+        "compactions",
         "group_due",
         "groups",
         "partitions",
@@ -65,6 +71,8 @@ class StreamState:
         self.topics = TopicTable()
         self.partitions: dict[tuple[int, int], HostedPartition] = {}
         """Those that live in this PRG, by the topic's number and their own."""
+        self.compactions: dict[tuple[int, int], PartitionCompaction] = {}
+        """Of the partitions that were ever compacted."""
         self.groups = GroupCoordinator()
         self.transactions = TransactionCoordinator(world.prg)
         self.term = 0
@@ -143,6 +151,8 @@ class StreamState:
             if hosted is not None:
                 self.world.page_changed(partition_page(number, partition))
                 self.world.note_stream(StreamRemove(hosted.file_id))
+            if self.compactions.pop((number, partition), None) is not None:
+                self.world.page_changed(compaction_page(number, partition))
         self._set_count(spec.name, 0)
         for name in self.groups.forget_topic(spec.name):
             self.world.page_changed(group_page(name))
@@ -165,6 +175,16 @@ class StreamState:
             hosted.trimmed()
             self.world.note_stream(StreamTrim(hosted.file_id, log.start_offset))
         return hosted
+
+    def compact(self, number: int, partition: int, through: int, purged: int) -> None:
+        """Let a partition be compacted so far; nothing of an open transaction is."""
+        hosted = self.partitions.get((number, partition))
+        if hosted is None:
+            return
+        known = self.compactions.get((number, partition)) or PartitionCompaction()
+        if known.take(through, purged, hosted.log.last_stable_offset, self.world.now_ms):
+            self.compactions[number, partition] = known
+            self.world.page_changed(compaction_page(number, partition))
 
     # Groups and transactional ids.
 

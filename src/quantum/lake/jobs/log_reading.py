@@ -10,11 +10,12 @@ from clustor.log.types import Entry, EntryKind
 from clustor.replica import decode_batch
 from quantum.archive.types import IndexRange, PrgId
 from quantum.broker import Broker
+from quantum.broker.commands import decode_known
 from quantum.broker.errors import BrokerError
 from quantum.lake.archive import LogSource
 from quantum.lake.errors import DamagedBlock
 from quantum.lake.jobs.errors import StateUnknown
-from quantum.lake.judging import Judge, ReplayJudge, decode_known, packed_head
+from quantum.lake.judging import Judge, ReplayJudge, packed_head
 from quantum.lake.planner import Offer, Task
 from quantum.lake.reader import begin_of, judge_for, offer_of
 from quantum.lake.rows import RowBuilder

@@ -32,8 +32,8 @@ LANE = b"lane-one"
 class QueueDesk(Desk):
     """`bodies` is what the files of queues would hold, by file and number."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.sequence = 0
         self.bodies: dict[int, dict[int, bytes]] = {}
 

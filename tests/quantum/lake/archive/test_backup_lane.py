@@ -23,6 +23,7 @@ from quantum.archive.backups import (
     write_backup,
 )
 from quantum.archive.objects import DirectoryObjects
+from quantum.archive.roots import ArchiveRoots
 from quantum.broker.commands import Elapse, encode_command
 from quantum.node.backup_lane import BackupClocks, BackupLane
 from tests.quantum.lake.archive.boxes import FIRST_MS, LogBox, keys_at
@@ -87,7 +88,7 @@ class Bench:
     """A node's schedule, once a minute, and the clocks that it sees."""
 
     def __init__(self, box: LogBox, root: Path, *, keep: int = 3) -> None:
-        self.objects = Store(root)
+        self.root, self.objects = root, Store(root)
         self.port = Port()
         self.box, self.keep = box, keep
         self.now_ms = FIRST_MS + DAY_MS
@@ -99,7 +100,7 @@ class Bench:
         self.objects.dies_before = self.objects.dies_after = self.objects.dies_deleting = ""
         self.lane = BackupLane(
             self.port,
-            self.objects,
+            ArchiveRoots(self.objects, DirectoryObjects(self.root / "_groups")),
             self.box.keys,
             BackupSchedule(MINUTE_MS, keep_count=self.keep),
             BackupClocks(lambda: self.now_ms, lambda: self.now_ms / 1_000, self.pace),

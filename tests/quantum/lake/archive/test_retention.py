@@ -18,7 +18,7 @@ from quantum.archive import (
     read_listing,
     verify_prg,
 )
-from quantum.archive.backups import Backup, BackupPoint, first_needed, write_backup
+from quantum.archive.backups import Backup, BackupPoint, oldest_need, write_backup
 from quantum.archive.chain import append_record, next_record, read_record
 from quantum.archive.records import RETENTION_VERSION, DroppedRow
 from quantum.archive.retention import Wanted, drop, plan_retention, sweep
@@ -227,7 +227,8 @@ def test_the_command_keeps_what_a_backup_needs_unless_told_otherwise(
     assert through("--past-backups", "--delete") == 300
     assert through() == 0, "nothing more can go, and what is lost keeps nothing"
     back_up(4, str(PRG), 500)
-    assert first_needed(directory, read_listing(directory, PRG, box.keys)) == BASE + 1
+    need = oldest_need(directory, read_listing(directory, PRG, box.keys))
+    assert need is not None and need.first == BASE + 1
 
 
 def test_the_command_shows_and_deletes_only_when_told(

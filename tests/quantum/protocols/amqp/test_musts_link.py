@@ -231,6 +231,9 @@ def test_must_2_6_7_a_drained_sender_advances_its_count_by_all_its_credit() -> N
     link.drained()
     flow = peer.hear().only(FlowFrame)
     assert (flow.delivery_count, flow.link_credit, flow.drain) == (6, 0, True)
+    # What is not said is false (§2.7.4): the next credit is there to stay.
+    only(peer.say(FlowFrame(0, 10, 0, 10, 0, 6, 4)), FlowReceived)
+    assert (link.credit, link.drain) == (4, False)
 
 
 def test_must_2_6_7_a_receiver_takes_a_drained_count_and_no_more() -> None:

@@ -282,8 +282,7 @@ class EngineLink(AmqpLink):
         if flow.link_credit is not None:
             limit = serial_add(known, flow.link_credit)
             self.credit = max(0, serial_distance(limit, self.delivery_count))
-        if flow.drain is not None:
-            self.drain = flow.drain
+        self.drain = bool(flow.drain)  # what is not said is false (§2.7.4)
 
     def _on_senders_flow(self, flow: FlowFrame) -> None:
         if flow.delivery_count is None:

@@ -54,7 +54,7 @@ class AmqpAdapter(AmqpNode):
     def host_tenant(self, tenant: Tenant) -> None:
         name = self.entropy(_LANE_BYTES)
         ports = (lambda: self.readers, lambda: self.writer)
-        home = TenantQueues(self.host, tenant, name, *ports)
+        home = TenantQueues(self.host, tenant, name, *ports, topics=lambda: self.topics)
         self.tenants[tenant.name] = home
         tenant.sides.append(home)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from quantum.model.records import RecordReaders, RecordWriter
 from quantum.protocols.amqp.session.partition_queues import BodySource
 from quantum.protocols.amqp.session.tenant_queues import TenantQueues
+from quantum.protocols.amqp.session.topic_port import TopicPort
 from quantum.protocols.ports import Host
 from quantum.tenants.passwords import Passwords
+
+_LOOK_TICKS: Final = 10  # half a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class AmqpNode:
         """How batches of streams are read that other protocols brought."""
         self.writer: RecordWriter | None = None
         """Who makes batches of streams; None: nobody yet."""
+        self.topics: TopicPort | None = None
+        """Who keeps sessions for links to topics; None: nobody yet."""
         self._dirty: dict[StagedAmqpConnection, None] = {}
         self._clients: dict[StagedAmqpConnection, None] = {}
         self._round = 0
@@ -73,7 +78,9 @@ class AmqpNode:
 
     def on_tick(self, now_ms: int) -> None:
         """Look at everybody's time, twice a second."""
-        self._round = (self._round + 1) % 50
+        if self.topics is not None:
+            self.topics.on_tick(now_ms)
+        self._round = (self._round + 1) % _LOOK_TICKS
         if self._round == 0:
             for connection in list(self._clients):
                 connection.check_time(now_ms)

@@ -46,6 +46,7 @@ from quantum.protocols.amqp.session.stream_attaching import (
     attach_stream_reader,
     attach_stream_writer,
 )
+from quantum.protocols.amqp.session.topic_attaching import TopicLinks
 from quantum.tenancy import Operation, ResourceKind
 
 OUTCOMES: Final = (
@@ -73,6 +74,7 @@ class LinkMaker:
         self._durable: dict[AmqpLink, tuple[bytes, CloseTerminus]] = {}
         """Queues of links with a durable end, and how that is ended."""
         self._rights: dict[AmqpLink, tuple[Operation, ResourceKind, bytes]] = {}
+        self._topics = TopicLinks(client)
 
     def on_attach(self, event: AttachReceived) -> None:
         link = event.link
@@ -100,6 +102,7 @@ class LinkMaker:
         """Let go of what was made for links that are gone; `is_ended`: durable ends as well."""
         for link in links:
             self._rights.pop(link, None)
+            self._topics.closed(link, is_ended=is_ended)
             durable = self._durable.pop(link, None)
             if durable is not None and is_ended:
                 self._client.home.order(*durable, lambda _reply: None)
@@ -133,6 +136,10 @@ class LinkMaker:
             if address.kind is NodeKind.STREAM:
                 self._allowed(Operation.PRODUCE, ResourceKind.STREAM, address, link)
                 attach_stream_writer(self._client, link, target, address)
+                return
+            if address.kind is NodeKind.TOPIC:
+                self._allowed(Operation.PUBLISH, ResourceKind.TOPIC, address, link)
+                self._topics.attach_sender(link, target, address)
                 return
             if address.is_dead:
                 raise LinkRefused(Condition.NOT_ALLOWED, "nothing is sent to dead letters")
@@ -180,7 +187,8 @@ class LinkMaker:
     def _attach_outgoing(self, link: AmqpLink, asked: AttachFrame) -> None:
         source = link.source
         if source is None:
-            raise LinkRefused(Condition.INVALID_FIELD, "a receiver names a source")
+            self._topics.look_up(link)
+            return
         is_copy = source.distribution_mode == _COPY
         if source.dynamic:
             address = LinkAddress(NodeKind.QUEUE, self._draw(link))
@@ -192,6 +200,10 @@ class LinkMaker:
             if address.kind is NodeKind.STREAM:
                 self._allowed(Operation.CONSUME, ResourceKind.STREAM, address, link)
                 attach_stream_reader(self._client, link, source, address)
+                return
+            if address.kind is NodeKind.TOPIC:
+                self._allowed(Operation.SUBSCRIBE, ResourceKind.TOPIC, address, link)
+                self._topics.attach_receiver(link, source, address)
                 return
             self._checked(Operation.CONSUME, address, link)
         mode = ReceiverMode((1 if is_copy else 0) | (2 if address.is_dead else 0))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from quantum.broker.queues import NewMessage, QueueRefusal
 from quantum.edge.ports import ConnectionPeer, WirePort
 from quantum.protocols.amqp.engine import (
     AcceptedOutcome,
@@ -22,7 +21,6 @@ from quantum.protocols.amqp.engine import (
     CloseReceived,
     Condition,
     ConnectionState,
-    Declared,
     DeclareReceived,
     DeliveryAborted,
     DeliveryReceived,
@@ -38,13 +36,11 @@ from quantum.protocols.amqp.engine import (
     LinkState,
     OpenReceived,
     OutgoingDelivery,
-    RejectedOutcome,
     SaslInitReceived,
     SaslResponseReceived,
     SenderDispositionReceived,
     SessionFailed,
     SessionState,
-    TransactionalState,
     WindowOpened,
 )
 from quantum.protocols.amqp.engine.types import SaslCode
@@ -52,7 +48,6 @@ from quantum.protocols.amqp.session.amqp_node import AmqpNode
 from quantum.protocols.amqp.session.attaching import LinkMaker
 from quantum.protocols.amqp.session.client_port import LinkEnd
 from quantum.protocols.amqp.session.message_head import sender_mark
-from quantum.protocols.amqp.session.outgoing import OutgoingLink
 from quantum.protocols.amqp.session.sasl import (
     ANONYMOUS,
     EXTERNAL,
@@ -79,7 +74,7 @@ class AmqpClient:
         self.container = ""
         self.mark = b""
         self._wire: WirePort | None = None
-        self._peer: ConnectionPeer | None = None
+        self.peer: ConnectionPeer | None = None
         self._home: TenantQueues | None = None
         self._engine: AmqpConnection | None = None
         self._transactions: Transactions | None = None
@@ -114,7 +109,7 @@ class AmqpClient:
     # What a listener calls.
 
     def opened(self, wire: WirePort, peer: ConnectionPeer) -> None:
-        self._wire, self._peer = wire, peer
+        self._wire, self.peer = wire, peer
         home = self.node.tenants.get(peer.tenant)
         if home is None or home.tenant.shut or not home.queues:
             wire.close()
@@ -136,7 +131,7 @@ class AmqpClient:
                 sasl_required=not is_free,
             )
         )
-        self._transactions = Transactions(home, self.node.entropy)
+        self._transactions = Transactions(home, self.node.entropy, self.settle_later)
         self.node.joined(self)
 
     def received(self, data: bytes) -> None:
@@ -167,7 +162,7 @@ class AmqpClient:
 
     def whom(self) -> str:
         """Name the client, for people."""
-        return self._peer.address if self._peer is not None else "nobody"
+        return self.peer.address if self.peer is not None else "nobody"
 
     def abort(self) -> None:
         """End at once."""
@@ -213,7 +208,7 @@ class AmqpClient:
     def may(self, operation: Operation, kind: ResourceKind, name: bytes) -> bool:
         """Say whether the tenant's rules allow something to this client."""
         home = self.home
-        lists = needs_list(self._peer, shared=home.guard.is_shared)
+        lists = needs_list(self.peer, shared=home.guard.is_shared)
         decision = home.guard.may(
             self.identity,
             operation,
@@ -268,7 +263,7 @@ class AmqpClient:
     # Who it is.
 
     def _on_sasl_init(self, event: SaslInitReceived) -> None:
-        engine, peer = self._engine, self._peer
+        engine, peer = self._engine, self.peer
         assert engine is not None and peer is not None
         is_shown = event.mechanism == EXTERNAL and peer.identity is not None
         if is_shown or event.mechanism == ANONYMOUS:
@@ -283,7 +278,7 @@ class AmqpClient:
 
     def _judge(self, response: bytes) -> None:
         """Let a password be checked beside the loop; what is pipelined waits for it."""
-        engine, peer, home = self._engine, self._peer, self.home
+        engine, peer, home = self._engine, self.peer, self.home
         assert engine is not None and peer is not None
         found, passwords = read_plain(response), self.node.passwords
         if found is None:
@@ -330,7 +325,7 @@ class AmqpClient:
         self.home.clients.add(self)
 
     def _refuse_open(self) -> ErrorValue | None:
-        home, peer = self.home, self._peer
+        home, peer = self.home, self.peer
         assert peer is not None
         why = disbelief(peer, home.name, shared=home.guard.is_shared)
         if home.tenant.shut or why is not None:
@@ -429,6 +424,7 @@ class AmqpClient:
         end = self.links.pop(link, None)
         if end is not None:
             end.closed(failed=False)
+        self.transactions.link_closed(link)
         self._maker.closed([link], is_ended=is_closed)
 
     def _on_flow(self, event: FlowReceived) -> None:
@@ -463,38 +459,7 @@ class AmqpClient:
         return self._transactions
 
     def _on_declare(self, event: DeclareReceived) -> None:
-        txn_id = self.transactions.declare()
-        if txn_id is None:
-            error = ErrorValue(Condition.RESOURCE_LIMIT_EXCEEDED, "too many transactions")
-            self.settle_later(event.link.session, event.delivery_id, RejectedOutcome(error))
-        else:
-            self.settle_later(event.link.session, event.delivery_id, Declared(txn_id))
+        self.transactions.on_declare(event)
 
     def _on_discharge(self, event: DischargeReceived) -> None:
-        def then(state: DeliveryState) -> None:
-            self.settle_later(event.link.session, event.delivery_id, state)
-
-        self.transactions.discharge(event.txn_id, fail=event.fail, then=then)
-
-    def post(
-        self, txn_id: bytes, queue: bytes, message: NewMessage, done: Callable[[QueueRefusal], None]
-    ) -> None:
-        is_known = self.transactions.post(txn_id, queue, message)
-        done(QueueRefusal.NONE if is_known else QueueRefusal.GAP)
-
-    def acquire(
-        self,
-        end: OutgoingLink,
-        deliveries: list[OutgoingDelivery],
-        state: TransactionalState,
-        *,
-        settled: bool,
-    ) -> None:
-        """Let what is said of deliveries count with a transaction."""
-        found = self.transactions.find(state.txn_id)
-        numbers = end.take_held(deliveries)
-        if found is not None:
-            found.settles += [(end, number, state.outcome) for number in numbers]
-        if not settled:
-            for delivery in deliveries:
-                end.confirm(delivery, state)
+        self.transactions.on_discharge(event)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-from quantum.broker.queues import NewMessage, QueueRefusal
+from quantum.edge.ports import ConnectionPeer
 from quantum.protocols.amqp.engine import (
     AmqpLink,
     AmqpSession,
     DeliveryReceived,
     DeliveryState,
     OutgoingDelivery,
-    TransactionalState,
 )
 from quantum.protocols.amqp.session.tenant_queues import TenantQueues
+from quantum.protocols.amqp.session.transactions import Transactions
 from quantum.tenancy import Operation, ResourceKind
 
 
@@ -42,21 +41,10 @@ class ClientPort(Protocol):
     def count_pending(self, size: int) -> None:
         """Count bytes that wait for the log; negative: they do not wait any more."""
 
-    def post(
-        self, txn_id: bytes, queue: bytes, message: NewMessage, done: Callable[[QueueRefusal], None]
-    ) -> None:
-        """Let a message count with its transaction."""
+    @property
+    def transactions(self) -> Transactions: ...
 
     def may_send(self, queue: bytes) -> bool: ...
-    def acquire(
-        self,
-        end: Any,
-        deliveries: list[OutgoingDelivery],
-        state: TransactionalState,
-        *,
-        settled: bool,
-    ) -> None:
-        """Let what is said of deliveries count with a transaction."""
 
 
 class AttachingClient(ClientPort, Protocol):
@@ -65,6 +53,7 @@ class AttachingClient(ClientPort, Protocol):
     links: dict[AmqpLink, LinkEnd]
     identity: str | None
     container: str
+    peer: ConnectionPeer | None
 
     def may(self, operation: Operation, kind: ResourceKind, name: bytes) -> bool: ...
     def draw(self, count: int) -> bytes:

@@ -91,7 +91,8 @@ class IncomingLink:
 
         state = event.state
         if isinstance(state, TransactionalState):
-            self._client.post(state.txn_id, queue, message, done)
+            transactions = self._client.transactions
+            transactions.post(state.txn_id, queue, message, self._ensure, done)
         elif self._durable is not None:
             message.link, message.epoch = self._durable.link, self._durable.epoch
             message.tag = event.tag

@@ -15,9 +15,9 @@ import msgspec
 from quantum.broker.queues import (
     Enqueue,
     EnqueueReply,
+    LaneCommand,
     NewMessage,
     QueueRefusal,
-    Settlement,
     decode_enqueue_reply,
     encode_queue_command,
 )
@@ -25,6 +25,8 @@ from quantum.mesh.tenant import Tenant
 from quantum.partition.gate import ClientOperation
 
 Done = Callable[[QueueRefusal], None]
+MakeCommand = Callable[[bytes, int], LaneCommand]
+"""Makes a command for a lane and a number."""
 
 OPEN_MAX: Final = 16
 """Commands on their way at once; the machine keeps the answers of twice as many."""
@@ -45,13 +47,13 @@ class _Open:
 class _Batch:
     """What waits for the next command."""
 
-    __slots__ = ("bytes", "count", "dones", "is_whole", "queues", "settles")
+    __slots__ = ("bytes", "count", "dones", "make", "queues")
 
-    def __init__(self, *, is_whole: bool = False) -> None:
+    def __init__(self, make: MakeCommand | None = None) -> None:
         self.queues: dict[bytes, list[NewMessage]] = {}
         self.dones: dict[bytes, list[Done]] = {}
-        self.settles: list[tuple[bytes, list[Settlement]]] = []
-        self.is_whole = is_whole
+        self.make = make
+        """How a command that stands alone is made; None: this is a batch of messages."""
         self.bytes = 0
         self.count = 0
 
@@ -81,7 +83,7 @@ class SenderLane:
         size = len(message.payload)
         if (
             batch is None
-            or batch.is_whole
+            or batch.make is not None
             or batch.count >= MESSAGES_MAX
             or batch.bytes + size > BYTES_MAX
         ):
@@ -93,17 +95,9 @@ class SenderLane:
         batch.count += 1
         self._soon()
 
-    def add_whole(
-        self,
-        messages: list[tuple[bytes, NewMessage]],
-        settles: list[tuple[bytes, list[Settlement]]],
-        done: Done,
-    ) -> None:
-        """Let a transaction go: all of it counts, or nothing."""
-        batch = _Batch(is_whole=True)
-        for queue, message in messages:
-            batch.queues.setdefault(queue, []).append(message)
-        batch.settles = settles
+    def add_alone(self, make: MakeCommand, done: Done) -> None:
+        """Let a command go that stands alone, behind all that was added before."""
+        batch = _Batch(make)
         batch.dones[b""] = [done]
         self._waiting.append(batch)
         self._soon()
@@ -120,9 +114,12 @@ class SenderLane:
             if self._is_closed():
                 return
             batch, sequence = self._waiting.pop(0), self._sequence + 1
-            enqueue = Enqueue(self._name, sequence, list(batch.queues.items()), batch.settles)
-            enqueue.is_whole = batch.is_whole
-            command = encode_queue_command(self._tenant.now_ms(), enqueue)
+            said: LaneCommand
+            if batch.make is None:
+                said = Enqueue(self._name, sequence, list(batch.queues.items()))
+            else:
+                said = batch.make(self._name, sequence)
+            command = encode_queue_command(self._tenant.now_ms(), said)
             self._sequence = sequence  # behind what may fail: a number that is missing stops all
             self._open[sequence] = _Open(command, list(batch.dones.values()))
             self._ask(self._sequence)

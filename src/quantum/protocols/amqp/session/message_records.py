@@ -8,6 +8,7 @@ as its sections, and the content type says so.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from typing import Final
 
 from quantum.model.records import Origin, Record, RecordProtocol
@@ -42,6 +43,7 @@ _HEAD_SECTIONS: Final = (
     MessageSection.APPLICATION_PROPERTIES,
 )
 _TIME_MAX_MS: Final = 1 << 53
+_MARK_END: Final = b":"
 
 
 def record_of(payload: bytes, sender: bytes, now_ms: int) -> Record:
@@ -69,14 +71,35 @@ def message_in(record: Record) -> bytes | None:
     """Return the message that a record was made of; None: it was made of something else."""
     said = dict(record.headers)
     head, foot = said.get(HEAD), said.get(FOOT) or b""
-    if head is None:
-        return None
     try:
+        if record.protocol is RecordProtocol.MQTT:
+            head, foot = _bytes_in(head), _bytes_in(foot) or b""
+        if head is None:
+            return None
         whole = head + _sections_of(record.body, said.get(BODY), record.content_type) + foot
         _check(locate_sections(whole))
-    except (AmqpError, UnicodeDecodeError):
+    except (AmqpError, ValueError):
         return None  # somebody else's headers of these names
     return whole
+
+
+def as_text(sender: bytes, data: bytes) -> bytes:
+    """Write a head where there is room for text alone, and who sent it before it."""
+    return sender.hex().encode() + _MARK_END + b64encode(data)
+
+
+def sender_in(record: Record) -> bytes:
+    """Return the mark of who sent a record of MQTT's by AMQP; empty: nobody did."""
+    mark, found, _ = (dict(record.headers).get(HEAD) or b"").partition(_MARK_END)
+    try:
+        return bytes.fromhex(mark.decode()) if found else b""
+    except ValueError:
+        return b""  # somebody else's header of this name
+
+
+def _bytes_in(text: bytes | None) -> bytes | None:
+    """Read what `as_text` wrote. Raises ValueError."""
+    return b64decode(text.partition(_MARK_END)[2], validate=True) if text else None
 
 
 def _check(view: MessageView) -> None:

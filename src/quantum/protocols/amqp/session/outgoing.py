@@ -38,6 +38,7 @@ _TAKEN_STEP: Final = 64
 _SEEK_MS_MAX: Final = 30_000
 """A link that finds no leader for so long is detached, and may be attached again."""
 _REASON_BYTES_MAX: Final = 512
+_FINAL: Final = (SettlementKind.ACCEPTED, SettlementKind.REJECTED)
 
 
 class OutgoingLink:
@@ -56,6 +57,7 @@ class OutgoingLink:
         self._prg = client.home.place(wish.queue)
         self._attachment: Attachment | None = None
         self._is_over = False
+        self._is_closed = self._is_failed = False
         self._is_ready = False
         """Whether its queue is there to be asked for."""
         self._seeking_ms = client.home.clock_ms()
@@ -69,6 +71,8 @@ class OutgoingLink:
         """What the client has, and has said nothing of."""
         self._said: dict[int, Settlement] = {}
         """What it has said, and the log does not have yet."""
+        self._committing: set[int] = set()
+        """What a transaction says of it is on its way into the log: it is nobody else's."""
         self._confirm: dict[int, tuple[OutgoingDelivery, DeliveryState]] = {}
         """Deliveries that the client wants to be settled by us (rcv-settle-mode second)."""
 
@@ -84,7 +88,7 @@ class OutgoingLink:
         if self._is_over or self._attachment is not None:
             return
         said = list(self._said.values())
-        held = [] if self._mode.is_copy else [*self._held, *self._said]
+        held = [] if self._mode.is_copy else [*self._held, *self._committing, *self._said]
         self._sent = self._told_sent = 0
         self._told = (0, 0)
         self._attachment = self._client.home.ways.attach(self, self._prg, self._wish, held, said)
@@ -148,6 +152,8 @@ class OutgoingLink:
                 self._is_draining = True
                 self._drain += 1
         else:
+            if link.drain and not link.waiting:
+                link.drained()  # there is no credit to use up, and who asks waits for the answer
             self._is_draining = False
         self.pump()
 
@@ -195,14 +201,14 @@ class OutgoingLink:
         self, deliveries: list[OutgoingDelivery], state: DeliveryState | None, *, settled: bool
     ) -> None:
         if isinstance(state, TransactionalState):
-            self._client.acquire(self, deliveries, state, settled=settled)
+            self._client.transactions.acquire(self, deliveries, state, settled=settled)
             return
         outcome = state if is_outcome(state) else (self._default if settled else None)
         if outcome is None:
             return
         said = []
         for delivery in deliveries:
-            number = int.from_bytes(delivery.tag, "big")
+            number = _number(delivery)
             if self._held.pop(number, None) is None:
                 if not settled:
                     self._settle_sent(delivery, outcome)
@@ -212,27 +218,45 @@ class OutgoingLink:
             said.append(self._settlement(number, outcome))
         self._say_all([each for each in said if each is not None])
 
-    def take_held(self, deliveries: list[OutgoingDelivery]) -> list[int]:
-        """Give deliveries to a transaction: what is said of them counts with it."""
-        numbers = [int.from_bytes(each.tag, "big") for each in deliveries]
-        return [number for number in numbers if number in self._held]
+    # Transactions (`TransactedLink`).
 
     @property
     def queue(self) -> bytes:
         return self._queue
 
-    def settlement(self, number: int, outcome: DeliveryState | None) -> Settlement:
-        """Return what a transaction says of a delivery."""
+    @property
+    def terminus(self) -> bytes:
+        return self._wish.terminus
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def take_held(self, deliveries: list[OutgoingDelivery]) -> list[OutgoingDelivery]:
+        return [each for each in deliveries if _number(each) in self._held]
+
+    def commit(self, delivery: OutgoingDelivery, outcome: DeliveryState | None) -> Settlement:
+        number = _number(delivery)
         self._held.pop(number, None)
+        self._committing.add(number)
         return self._settlement(number, outcome if is_outcome(outcome) else self._default)
 
-    def give_back(self, number: int) -> None:
-        """Let a message be given again whose transaction did not count."""
-        self._say(number, SettlementKind.RELEASED)
+    def committed(self, delivery: OutgoingDelivery, said: Settlement) -> None:
+        self._committing.discard(said.number)
+        self._settle_sent(delivery, AcceptedOutcome())
+        if said.kind not in _FINAL:
+            # It is a message again, which the leader's memory still has as given to us.
+            kind = SettlementKind.RELEASED
+            self._say_all([Settlement(said.number, kind, elsewhere=said.elsewhere)])
+        self._let_go()
 
-    def confirm(self, delivery: OutgoingDelivery, state: DeliveryState) -> None:
-        """Settle what the client leaves to us."""
-        self._settle_sent(delivery, state)
+    def give_back(self, delivery: OutgoingDelivery, *, failed: bool) -> None:
+        number = _number(delivery)
+        self._committing.discard(number)
+        self._held.pop(number, None)
+        self._settle_sent(delivery, ReleasedOutcome())
+        self._say(number, SettlementKind.FAILED if failed else SettlementKind.RELEASED)
+        self._let_go()
 
     def _settlement(self, number: int, outcome: DeliveryState | None) -> Settlement:
         try:
@@ -256,10 +280,22 @@ class OutgoingLink:
 
     def closed(self, *, failed: bool) -> None:
         """Let the leader have back what the client holds."""
-        self._is_over = True
-        attachment, self._attachment = self._attachment, None
-        if attachment is not None:
-            attachment.detach(failed=failed)
+        self._is_over = self._is_closed = True
+        self._is_failed = failed
+        if self._attachment is not None and self._committing:
+            self._attachment.credit(self._sent, self._sent, self._drain)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Leave the leader, once no transaction holds messages by this link."""
+        if self._is_closed and not self._committing and self._attachment is not None:
+            attachment, self._attachment = self._attachment, None
+            attachment.detach(failed=self._is_failed)
+
+
+def _number(delivery: OutgoingDelivery) -> int:
+    """Return the number of the message of a delivery: its tag."""
+    return int.from_bytes(delivery.tag, "big")
 
 
 def settlement_of(number: int, outcome: DeliveryState | None) -> Settlement:

@@ -128,9 +128,15 @@ class QueueDispatch:
         self._available = [
             (-entry.priority, number)
             for number, entry in self.entries(queue).items()
-            if number not in self.holders and number not in self.settling and not entry.holder
+            if self._is_free(queue, entry)
         ]
         heapify(self._available)
+
+    def _is_free(self, queue: Queue, entry: QueueEntry) -> bool:
+        """Say whether nobody has a message, in memory or in the log, and no transaction."""
+        number = entry.number
+        is_known = number in self.holders or number in self.settling
+        return not (is_known or entry.holder or number in queue.locked)
 
     def grew(self, queue: Queue, numbers: list[int], payloads: list[bytes]) -> None:
         entries = self.entries(queue)
@@ -179,8 +185,8 @@ class QueueDispatch:
         self.receivers.append(receiver)
         entries = self.entries(queue)
         for number in held:
-            free = number not in self.holders and number not in self.settling
-            if free and number in entries:
+            is_free = number not in self.holders and number not in self.settling
+            if is_free and number in entries:
                 self._hold(receiver, number)
         self._look_again()
 
@@ -219,7 +225,7 @@ class QueueDispatch:
             holder.held.discard(number)
         self.settling.discard(number)
         entry = self.entries(queue).get(number)
-        if entry is not None and not entry.holder:
+        if entry is not None and self._is_free(queue, entry):
             heappush(self._available, (-entry.priority, number))
 
     def exclude(self, receiver: QueueReceiver, number: int) -> None:
@@ -244,12 +250,12 @@ class QueueDispatch:
         entries = self.entries(queue)
         given: dict[QueueReceiver, list[tuple[QueueEntry, bytes]]] = {}
         for receiver in self.receivers:
-            self._give_waiting(entries, receiver, given)
+            self._give_waiting(queue, receiver, given)
         while self._available and any(each.has_room for each in self.receivers):
             place = heappop(self._available)
             number = place[1]
             entry = entries.get(number)
-            if entry is None or number in self.holders or number in self.settling or entry.holder:
+            if entry is None or not self._is_free(queue, entry):
                 continue
             payload = self._bodies.get(number)
             if payload is None:
@@ -300,14 +306,15 @@ class QueueDispatch:
 
     def _give_waiting(
         self,
-        entries: dict[int, QueueEntry],
+        queue: Queue,
         receiver: QueueReceiver,
         given: dict[QueueReceiver, list[tuple[QueueEntry, bytes]]],
     ) -> None:
+        entries = self.entries(queue)
         while receiver.waiting and receiver.has_room:
             number = receiver.waiting[0][1]
             entry = entries.get(number)
-            if entry is None or number in self.holders or number in self.settling:
+            if entry is None or not self._is_free(queue, entry):
                 heappop(receiver.waiting)
                 continue
             payload = self._bodies.get(number)

@@ -24,7 +24,7 @@ from quantum.protocols.amqp.session.message_records import KEY, NULL_BODY, messa
 OFFSET: Final = Symbol("x-stream-offset")
 """As RabbitMQ names it, whose clients look for it."""
 PARTITION: Final = Symbol("x-opt-stream-partition")
-_TOPICS: Final = "/topics/"
+TOPICS: Final = "/topics/"
 _TIME_MAX_MS: Final = (1 << 63) - 1
 
 
@@ -33,10 +33,22 @@ def message_of(record: Record, stream: str, partition: int) -> bytes:
 
     A body that was not said is null.
     """
-    whole = message_in(record) if record.protocol is RecordProtocol.KAFKA else None
+    return compose(record, f"/streams/{stream}", place_of(record.offset, partition))
+
+
+def compose(
+    record: Record,
+    to: str,
+    annotations: dict[object, object],
+    *,
+    durable: bool = True,
+    failures: int = 0,
+) -> bytes:
+    """The same, with annotations; `to` is where it was sent if the record does not say."""
+    whole = message_in(record)
     if whole is not None:
-        return with_place(whole, record.offset, partition)
-    annotations = place_of(record.offset, partition)
+        return _annotated(whole, annotations, failures)
+    annotations = dict(annotations)
     if record.key is not None:
         annotations[KEY] = _text_or_bytes(record.key)
     said: dict[object, object] = {
@@ -46,9 +58,9 @@ def message_of(record: Record, stream: str, partition: int) -> bytes:
     body = NULL_BODY if record.body is None else encode_data(record.body)
     return b"".join(
         (
-            encode_composite(MessageHeader(durable=True)),
+            encode_composite(MessageHeader(durable=durable, delivery_count=failures)),
             encode_section(MessageSection.MESSAGE_ANNOTATIONS, annotations),
-            encode_composite(_properties(record, stream)),
+            encode_composite(_properties(record, to)),
             encode_section(MessageSection.APPLICATION_PROPERTIES, said) if said else b"",
             body,
         )
@@ -60,16 +72,16 @@ def place_of(offset: int, partition: int) -> dict[object, object]:
     return {OFFSET: ULong(offset), PARTITION: UInt(partition)}
 
 
-def _properties(record: Record, stream: str) -> MessageProperties:
+def _properties(record: Record, to: str) -> MessageProperties:
     address, key = record.address.decode(errors="replace"), _text(record.key)
     found = MessageProperties()
-    found.to = _TOPICS + address if address else f"/streams/{stream}"
+    found.to = TOPICS + address if address else to
     found.subject = address or None
     found.reply_to = _reply_address(record)
     found.correlation_id = record.correlation
     found.content_type = _symbol(record.content_type)
     found.absolute_expiry_time = _time(record.expires_at_ms)
-    found.creation_time = _time(record.timestamp_ms)
+    found.creation_time = _time(record.timestamp_ms or None)
     found.group_id = key
     return found
 
@@ -77,7 +89,7 @@ def _properties(record: Record, stream: str) -> MessageProperties:
 def _reply_address(record: Record) -> str | None:
     """MQTT's answers go to a topic; others named an address of their own."""
     text = _text(record.reply_to)
-    return _TOPICS + text if text and record.protocol is RecordProtocol.MQTT else text
+    return TOPICS + text if text and record.protocol is RecordProtocol.MQTT else text
 
 
 def _time(time_ms: int | None) -> Timestamp | None:
@@ -101,11 +113,9 @@ def _text_or_bytes(value: bytes) -> str | bytes:
     return value if text is None else text
 
 
-def with_place(payload: bytes, offset: int, partition: int) -> bytes:
-    """Return a message that AMQP brought with its place in the stream; the bare one is untouched.
-
-    Raises AmqpError for bytes that are no message.
-    """
+def _annotated(payload: bytes, annotations: dict[object, object], failures: int) -> bytes:
+    """Return a message that AMQP brought with more annotations; the bare one is untouched."""
     view = locate_sections(payload)
-    annotations = view.message_annotations() | place_of(offset, partition)
-    return with_head(view, view.header(), {}, annotations)
+    header = view.header()
+    header.delivery_count = failures
+    return with_head(view, header, {}, view.message_annotations() | annotations)

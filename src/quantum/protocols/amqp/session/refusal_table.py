@@ -22,6 +22,11 @@ _REFUSALS: Final[Mapping[QueueRefusal, tuple[str, str]]] = {
         "the tenant's queues hold all that they may",
     ),
     QueueRefusal.FENCED: (Condition.STOLEN, "the link was attached again elsewhere"),
+    QueueRefusal.NO_TRANSACTION: (
+        Condition.UNKNOWN_TRANSACTION,
+        "there is no such transaction",
+    ),
+    QueueRefusal.BUSY: (Condition.TRANSACTION_ROLLBACK, "a partition hears nothing now"),
     QueueRefusal.IN_USE: (Condition.RESOURCE_LOCKED, "the queue is not empty"),
 }
 _ENDS: Final[Mapping[int, tuple[str, str]]] = {

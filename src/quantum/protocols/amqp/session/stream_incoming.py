@@ -11,49 +11,31 @@ from quantum.protocols.amqp.engine import (
     AcceptedOutcome,
     AmqpLink,
     AmqpPeerFault,
-    Condition,
     DeliveryReceived,
-    DeliveryState,
-    ErrorValue,
-    LinkState,
-    OutgoingDelivery,
     RejectedOutcome,
-    TransactionalState,
 )
 from quantum.protocols.amqp.session.client_port import ClientPort
-from quantum.protocols.amqp.session.incoming import CREDIT
+from quantum.protocols.amqp.session.incoming_end import IncomingEnd
 from quantum.protocols.amqp.session.message_records import record_of
 from quantum.protocols.amqp.session.refusal_table import stream_error
 from quantum.protocols.amqp.session.stream_feed import GONE
 
 _ACCEPTED: Final = AcceptedOutcome()
-_FORMAT: Final = ErrorValue(
-    Condition.NOT_IMPLEMENTED, "a stream takes messages of the standard's own format alone"
-)
-_TRANSACTION: Final = ErrorValue(
-    Condition.NOT_IMPLEMENTED, "streams take no part in transactions: send it without one"
-)
 
 
-class StreamIncomingLink:
+class StreamIncomingLink(IncomingEnd):
     """Our end of a link to a stream (`LinkEnd`)."""
 
     def __init__(
         self, client: ClientPort, link: AmqpLink, topic: TopicView, partition: int | None
     ) -> None:
-        self._client = client
-        self._link = link
+        super().__init__(client, link)
         self._name = topic.name
         self._uuid = topic.uuid
         self._partition = partition
-        self._open = 0
-
-    def begin(self) -> None:
-        """Let the client send."""
-        self._link.grant(CREDIT)
 
     def on_delivery(self, event: DeliveryReceived) -> None:
-        error = self._refuse(event)
+        error = self._refuse(event, "streams")
         if error is not None:
             self._answer(event, RejectedOutcome(error))
             return
@@ -90,40 +72,3 @@ class StreamIncomingLink:
             return self._partition
         key = self._link.name.encode() if record.key is None else record.key
         return self._client.home.streams.partition_of(topic, key)
-
-    def _refuse(self, event: DeliveryReceived) -> ErrorValue | None:
-        if event.message_format:
-            return _FORMAT
-        return _TRANSACTION if isinstance(event.state, TransactionalState) else None
-
-    def _answer(self, event: DeliveryReceived, state: DeliveryState) -> None:
-        if not event.settled:
-            self._client.settle_later(self._link.session, event.delivery_id, state)
-        link = self._link
-        if link.state is LinkState.ATTACHED and link.credit + self._open <= CREDIT // 2:
-            link.grant(CREDIT - self._open)
-            self._client.touch()
-
-    def _end(self, error: ErrorValue) -> None:
-        if self._link.state is LinkState.ATTACHED:
-            self._link.detach(error=error)
-            self._client.touch()
-
-    # A sender hears nothing of these.
-
-    def on_disposition(
-        self, deliveries: list[OutgoingDelivery], state: DeliveryState | None, *, settled: bool
-    ) -> None:
-        """Nothing is sent on this link."""
-
-    def on_flow(self) -> None:
-        """What is available at the sender changes nothing."""
-
-    def pump(self) -> None:
-        """Nothing is sent on this link."""
-
-    def on_tick(self) -> None:
-        """Nothing is due."""
-
-    def closed(self, *, failed: bool) -> None:
-        """What was sent before counts all the same."""

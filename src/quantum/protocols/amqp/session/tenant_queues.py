@@ -20,7 +20,6 @@ from quantum.broker.queues import (
     QueueReply,
     QueueSpec,
     ReviveMessages,
-    Settlement,
     decode_queue_reply,
     encode_queue_command,
     place_key,
@@ -28,9 +27,10 @@ from quantum.broker.queues import (
 from quantum.mesh.tenant import Tenant
 from quantum.model.records import RecordReaders, RecordWriter
 from quantum.partition.leader import PartitionLeader
-from quantum.protocols.amqp.session.lane import Done, SenderLane
+from quantum.protocols.amqp.session.lane import Done, MakeCommand, SenderLane
 from quantum.protocols.amqp.session.partition_queues import PartitionQueues
 from quantum.protocols.amqp.session.stream_lanes import RecordLanes
+from quantum.protocols.amqp.session.topic_port import TopicPort
 from quantum.protocols.amqp.session.ways import QueueWays
 from quantum.protocols.ports import Host
 from quantum.tenancy import Quotas
@@ -72,12 +72,16 @@ class TenantQueues:
         lane: bytes,
         readers: Callable[[], RecordReaders],
         writer: Callable[[], RecordWriter | None],
+        *,
+        topics: Callable[[], TopicPort | None] = lambda: None,
     ) -> None:
         self.tenant = tenant
         self.guard = tenant.guard
         self.name = tenant.name
         self.readers = readers
         """How batches of other protocols are read, once the node has said so."""
+        self.topics = topics
+        """Who keeps sessions for links to topics, once the node has said so."""
         self._host = host
         self._lane = lane
         self._lanes: dict[int, SenderLane] = {}
@@ -104,6 +108,11 @@ class TenantQueues:
         """Say whether every replica of a queue's partition can apply its commands."""
         prg = self.tenant.prgs[self.place(queue)]
         return self._host.members_know(prg, CommandGate.QUEUES)
+
+    def knows_transactions(self, places: set[int]) -> bool:
+        """Say whether every replica of these partitions can apply parts of transactions."""
+        gate, prgs = CommandGate.QUEUE_TRANSACTIONS, self.tenant.prgs
+        return all(self._host.members_know(prgs[each], gate) for each in places)
 
     # What the tenant may have: as this node's replicas know it, so that what is on its way from
     # others may pass a bound by as much.
@@ -137,21 +146,16 @@ class TenantQueues:
             return
         self._lane_to(self.place(queue)).add(queue, message, done)
 
-    def commit(
-        self,
-        prg: int,
-        messages: list[tuple[bytes, NewMessage]],
-        settles: list[tuple[bytes, list[Settlement]]],
-        done: Done,
+    def transact(
+        self, prg: int, make: MakeCommand, messages: list[NewMessage], settled: int, done: Done
     ) -> None:
-        """Let the log of one partition have a whole transaction."""
-        size = sum(len(message.payload) for _, message in messages)
-        settled = sum(len(said) for _, said in settles)
+        """Let the log of one partition have a command that takes messages and settles some."""
+        size = sum(len(message.payload) for message in messages)
         refusal = self.refuse_messages(max(0, len(messages) - settled), size)
         if messages and refusal:
             self.tenant.soon(lambda: done(refusal))
             return
-        self._lane_to(prg).add_whole(messages, settles, done)
+        self._lane_to(prg).add_alone(make, done)
 
     def _lane_to(self, prg: int) -> SenderLane:
         lane = self._lanes.get(prg)

@@ -49,23 +49,44 @@ def records_of(batch: bytes, first: int, timestamp_ms: int) -> Iterator[Record]:
 
 
 def _record(message: Message, offset: int, timestamp_ms: int) -> Record:
-    properties = decode_block(message.properties)
+    return record_from(
+        *(message.topic, message.payload, decode_block(message.properties)),
+        retain=message.retain,
+        origin=Origin(message.client_id, message.epoch, message.packet_id),
+        expires_at_ms=message.expires_at_ms or None,
+        offset=offset,
+        timestamp_ms=timestamp_ms,
+    )
+
+
+def record_from(
+    topic: bytes,
+    payload: bytes,
+    properties: Properties,
+    *,
+    retain: bool,
+    origin: Origin,
+    expires_at_ms: int | None,
+    offset: int = 0,
+    timestamp_ms: int = 0,
+) -> Record:
+    """Say a message of MQTT's in the neutral words."""
     said = properties.user_properties
     named = [value for name, value in said if name == KEY]
     return Record(
         offset=offset,
         timestamp_ms=timestamp_ms,
         protocol=RecordProtocol.MQTT,
-        address=message.topic,
-        origin=Origin(message.client_id, message.epoch, message.packet_id),
+        address=topic,
+        origin=origin,
         # An empty retained message deletes (MQTT 5 §3.3.1.3): a body that was not said.
-        body=None if message.retain and not message.payload else message.payload,
-        key=named[0].encode() if named else message.topic,
+        body=None if retain and not payload else payload,
+        key=named[0].encode() if named else topic,
         headers=tuple((name.encode(), value.encode()) for name, value in said),
         content_type=_text(properties.content_type),
         reply_to=properties.response_topic,
         correlation=properties.correlation_data,
-        expires_at_ms=message.expires_at_ms or None,
+        expires_at_ms=expires_at_ms,
     )
 
 

@@ -139,7 +139,7 @@ class ClientWire:
         many are not made for that. A SUBACK that waits for long holds back little.
         """
         if not self._subacks_due:
-            return self.pieces()
+            return self._out or self.pieces()
         if self._behind is None:
             self._behind, self._is_behind_long = [], False
         elif len(self._behind) >= _BEHIND_PIECES_MAX:

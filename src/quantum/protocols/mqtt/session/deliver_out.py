@@ -6,6 +6,7 @@ from collections import deque
 from typing import Final, NamedTuple, Protocol
 
 from quantum.broker import PUBREC, Delivery, Message, Outbound
+from quantum.broker.outbound import SENT
 from quantum.broker.receiving import REFUSED
 from quantum.broker.types import PacketId
 from quantum.protocols.mqtt.codec.hot import PUBREL, encode_ack
@@ -76,6 +77,7 @@ class Outward:
         "_connection",
         "_has_room",
         "_held",
+        "_home",
         "_kept",
         "_packet_max",
         "_queue",
@@ -93,6 +95,7 @@ class Outward:
         self._aliases: dict[bytes, int] = {}
         self._sent = connection.node.meters.publishes_out
         self._traces = connection.node.traces
+        self._home = connection.home
         self._slots = InFlightSlots(terms.receive_maximum, connection.limits.in_flight_max)
         self._recalculated_ms = connection.last_seen_ms
         self._kept: set[int] = set()
@@ -114,17 +117,18 @@ class Outward:
             return
         if not connection.writable:
             self._queue.window = 0  # until `send_more`: what nobody reads stays in the queue
-        weight = outgoing.message.weight
-        if self._queue.queue and self._queue.weight + weight > connection.limits.queue_bytes_max:
+        queue = self._queue
+        weight = queue.weight + outgoing.message.weight if queue.queue else 0
+        if weight and weight > connection.limits.queue_bytes_max:
             connection.count_dropped()  # its publishers are held long before, as far as they can be
             return
         delivery = Delivery(outgoing.message, qos, retain != 0, identifiers)
-        if self._queue.push(delivery):
+        if queue.push(delivery):
             first = 0x30 | qos << 1 | retain
             self._encode(outgoing, first, delivery.packet_id, identifiers)
         else:
-            connection.note_queued(self._queue.weight)
-            if self._queue.weight > SLOW_BYTES_MAX:
+            connection.note_queued(queue.weight)
+            if queue.weight > SLOW_BYTES_MAX:
                 connection.slow_down(outgoing.message.client_id)
 
     def send_kept(self, delivery: Delivery, *, again: bool) -> None:
@@ -153,7 +157,11 @@ class Outward:
             return
         self._share_window()
         while self._held and not self._is_full:
-            self._start_kept(self._held[0][0], again=self._held.popleft()[1])
+            delivery, again = self._held.popleft()
+            # The client may have answered what its last leader sent it. To send that again would
+            # be another message to it: with its PUBREL it has forgotten the packet id.
+            if delivery.state == SENT:
+                self._start_kept(delivery, again=again)
         # Again, where what was ready is too large for the client and left its slots free.
         while self._queue.queue and (ready := self._queue.take_ready(self._connection.now_ms())):
             for delivery in ready:
@@ -246,7 +254,7 @@ class Outward:
             self._settle_unsent(first, packet_id)
             return
         self._sent[first & _QOS_BITS] += 1
-        connection.home.deliveries += 1
+        self._home.deliveries += 1
         if not connection.is_v5:
             outgoing.plain().append_to(connection.delivery_pieces(), first, packet_id)
         elif identifiers or self._aliases_max or self._packet_max:

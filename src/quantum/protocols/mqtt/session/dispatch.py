@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quantum.broker import PUBACK, PUBCOMP, PUBREC, SubscribeReply
+from quantum.broker.message import BEFORE_V5, FROM_V5, RETAIN, encode_plain_record
 from quantum.broker.reasons import QUOTA_EXHAUSTED
 from quantum.broker.receiving import REFUSED
 from quantum.broker.types import NEVER_EXPIRES
@@ -46,7 +47,7 @@ from quantum.protocols.mqtt.session.deliver_out import UPPER_HALF, answer_stray_
 from quantum.protocols.mqtt.session.delivery import Outgoing, system_message
 from quantum.protocols.mqtt.session.filter_parts import FilterParts
 from quantum.protocols.mqtt.session.permit import is_publish
-from quantum.protocols.mqtt.session.publish_in import PublishIn, qos_1_record
+from quantum.protocols.mqtt.session.publish_in import PublishIn
 from quantum.protocols.mqtt.session.session_client import SessionClient
 from quantum.protocols.mqtt.session.subscribing import SubscribePlan, plan_unsubscribe
 
@@ -74,6 +75,8 @@ class PacketDispatch:
         topics: list[bytes] = []
         batch_owner: PartitionLeader | None = None
         pubacks: list[int] = []
+        client_id, epoch = connection.client_id, connection.epoch
+        plain = 1 | (FROM_V5 if connection.is_v5 else BEFORE_V5)
         for first, packet_id, start, topic_at, topic_end, payload_at, end in rows:
             if first in _QOS_1:
                 topic = buffer[topic_at:topic_end]
@@ -85,8 +88,9 @@ class PacketDispatch:
                 if owner is None:
                     inbound.refuse_topic(topic, 1, packet_id)
                     continue
-                payload = buffer[payload_at:end]
-                records.append(qos_1_record(topic, payload, first, packet_id, connection))
+                payload, flags = buffer[payload_at:end], plain | RETAIN if first & 1 else plain
+                record = encode_plain_record(topic, payload, flags, client_id, epoch, packet_id)
+                records.append(record)
                 packet_ids.append(packet_id)
                 topics.append(topic)
                 continue

@@ -19,7 +19,7 @@ from quantum.tenants.passwords import Passwords
 
 _RESUMED_AT_ONCE: Final = 128
 """In a tick: so many that all lost the same leader would hold the next one up."""
-_CHECK_SLICES: Final = 17
+_CHECK_SLICES: Final = 10
 """Each connection's time is looked at once in so many ticks: half a second."""
 
 

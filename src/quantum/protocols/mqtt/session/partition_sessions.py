@@ -241,7 +241,10 @@ class PartitionSessions(Generic[ClientT]):
         for target in effect.route.volatile:
             connection = connections.get(target.client_id)
             if connection is not None:
-                _deliver_to(connection, target, outgoing)
+                try:
+                    connection.deliver_to(target, outgoing)
+                except Exception as error:  # noqa: BLE001  # of this client, the others get theirs
+                    end_alone(PLACE, connection, error)
 
     def fan_out(self, message: Message) -> None:
         """Deliver what needs no log to every connection here that wants it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from quantum.broker import Message, encode_record
-from quantum.broker.message import BEFORE_V5, BEGINS, FROM_V5, RETAIN, mark_record
+from quantum.broker import Message
+from quantum.broker.message import BEFORE_V5, BEGINS, FROM_V5, mark_record
 from quantum.partition.batches import PublishBatch
 from quantum.partition.leader import PartitionLeader
 from quantum.partition.reasons import RefusalReason
@@ -21,9 +21,9 @@ from quantum.protocols.mqtt.codec import (
 )
 from quantum.protocols.mqtt.codec.hot import PUBACK, PUBCOMP, PUBREC, encode_ack, encode_acks
 from quantum.protocols.mqtt.session.delivery import forwardable
+from quantum.protocols.mqtt.session.receipt_batch import MakeBatch, batch_maker
 from quantum.protocols.mqtt.session.session_client import SessionClient
 from quantum.protocols.mqtt.session.terms import is_bridge_state
-from quantum.protocols.mqtt.session.traces import PublishTrace, TracedBatch
 
 ACK_BYTES: Final = 4
 THROTTLED_MS: Final = 100
@@ -78,11 +78,12 @@ class PublishIn:
         records: list[bytes],
         packet_ids: list[int],
         topics: list[bytes],
-        trace: PublishTrace | None = None,
+        make: MakeBatch | None = None,
     ) -> None:
         """Send QoS 1 publishes into the log, and let their answers wait in order."""
         self._connection.node.meters.publishes_in[1] += len(records)
-        batch = self._new_batch(encode_acks(PUBACK, packet_ids), len(records), trace)
+        acks = encode_acks(PUBACK, packet_ids)
+        batch = PublishBatch(self._connection, acks, len(records)) if make is None else make(acks)
         if self._connection.is_v5 and owner.leading:
             sessions = self._connection.home.sessions[owner.number]
             unwanted = {topic for topic in set(topics) if not sessions.is_wanted(topic)}
@@ -96,11 +97,6 @@ class PublishIn:
         if (owner, 1) not in self._begun:
             records[0] = self._begin(owner, 1, records[0])
         self._log(owner, batch, records)
-
-    def _new_batch(self, acks: bytes, count: int, trace: PublishTrace | None) -> PublishBatch:
-        if trace is None:
-            return PublishBatch(self._connection, acks, count)
-        return TracedBatch(self._connection, acks, trace)
 
     def _begin(self, owner: PartitionLeader | None, qos: int, record: bytes) -> bytes:
         """Mark the first publish of its way; None: the way of what is logged with its session."""
@@ -285,7 +281,7 @@ class PublishIn:
         message: Message,
         *,
         is_repeat: bool,
-        trace: PublishTrace | None = None,
+        make: MakeBatch | None = None,
     ) -> None:
         packet_id = message.packet_id
         exchange = self._exchanges.get(packet_id)
@@ -294,7 +290,8 @@ class PublishIn:
             return
         connection = self._connection
         connection.node.meters.publishes_in[2] += 1
-        batch = self._new_batch(encode_ack(PUBREC, packet_id), 1, trace)
+        ack = encode_ack(PUBREC, packet_id)
+        batch = PublishBatch(connection, ack, 1) if make is None else make(ack)
         self._exchanges[packet_id] = _Exchange(batch, message.payload)
         self._wait_for(batch)
         if connection.outlives:
@@ -386,14 +383,15 @@ class PublishIn:
             expires_at_ms,
             packet.packet_id,
         )
+        make = batch_maker(connection, packet, message, owner, trace)
         if packet.qos == 0:
             self._publish_0(owner, message)
             if trace is not None:
                 trace.finish()
         elif packet.qos == 1:
-            self.add_batch(owner, [self._record(message)], [packet.packet_id], [topic], trace)
+            self.add_batch(owner, [self._record(message)], [packet.packet_id], [topic], make)
         else:
-            self._publish_2(owner, message, is_repeat=packet.dup, trace=trace)
+            self._publish_2(owner, message, is_repeat=packet.dup, make=make)
 
     def _resolve_alias(self, packet: Publish) -> bytes:
         alias = packet.properties.topic_alias
@@ -439,14 +437,3 @@ class PublishIn:
             connection.epoch,
             packet_id,
         )
-
-
-def qos_1_record(
-    topic: bytes, payload: bytes, first_byte: int, packet_id: int, connection: SessionClient
-) -> bytes:
-    """Make the record of a QoS 1 publish without properties."""
-    flags = 1 | RETAIN if first_byte & 1 else 1
-    flags |= FROM_V5 if connection.is_v5 else BEFORE_V5
-    return encode_record(
-        topic, payload, flags, b"", 0, connection.client_id, connection.epoch, packet_id
-    )

@@ -319,7 +319,9 @@ class SessionClient(ClientWire):
             target = rest
         qos = message.qos if message.qos < target.qos else target.qos
         retain = 1 if message.retain and target.retain_as_published else 0
-        self.deliver(outgoing, qos, retain, target.identifiers)
+        if self.phase is ConnectionPhase.LIVE:
+            outward = self.outward or self._sender()
+            outward.deliver(outgoing, qos, retain, target.identifiers)
 
     def deliver(
         self, outgoing: Outgoing, qos: int, retain: int, identifiers: tuple[int, ...]

@@ -402,7 +402,7 @@ class TracedBatch(PublishBatch):
         super().__init__(owner, token, 1)
         self._trace = trace
 
-    def finish(self) -> None:
+    def finish(self, index: int = 0) -> None:
         refused = [reason for _, reason in self.refused or () if reason >= 0x80]
         self._trace.finish(f"0x{refused[0]:02x}" if refused else "")
-        super().finish()
+        super().finish(index)
