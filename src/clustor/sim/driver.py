@@ -51,9 +51,8 @@ from clustor.sim.small_limits import LOG_CONFIG, STREAM_CONFIG, small_cadence
 from clustor.sim.timeline import Microseconds, Timeline
 from clustor.streams import StreamMemory
 
-TICK = 50 * MS
-_TICK_MAX = 75 * MS
-_DOUBTED_EVERY = 4  # turns without news
+TICK = 20 * MS
+_TICK_MAX = 50 * MS
 
 
 class Crowd(Protocol):
@@ -206,7 +205,6 @@ class ReplicaDriver:
     _planned: LogTerms = field(default_factory=LogTerms)
     _views: dict[int, LogTerms] = field(default_factory=dict)  # token → what it makes durable
     _witnesses: dict[LogId, NonceWitness] = field(default_factory=dict)
-    _quiet_turns: int = 0
     _was_ready: bool = False
     _ever_ready: bool = False
     _bootstrap: Membership | None = None
@@ -337,11 +335,8 @@ class ReplicaDriver:
     # The loop.
 
     def turn(self) -> None:
-        """Take what the replica wants, and carry it out; without news, see now and then."""
+        """Take what the replica wants, and carry it out."""
         has_news = self.running.has_news
-        self._quiet_turns += not has_news
-        if not has_news and self._quiet_turns % _DOUBTED_EVERY:
-            return
         output = self.running.take(plan_later=True)
         if not has_news:
             self._check_nothing(output)
@@ -410,9 +405,10 @@ class ReplicaDriver:
         self._later(took, lambda: self._work_done(took))
 
     def _work_done(self, took: int) -> None:
-        stalled = self.stalled_until - self.cluster.timeline.now
-        if stalled > 0:
-            self._later(stalled, lambda: self._work_done(took))
+        if self.cluster.timeline.now < self.stalled_until:
+            self._later(
+                self.stalled_until - self.cluster.timeline.now, lambda: self._work_done(took)
+            )
             return
         self._busy = False
         work = self._works.popleft()
@@ -482,18 +478,20 @@ class ReplicaDriver:
 
     def check_replay(self) -> None:
         """What the disk holds gives, replayed by itself, the very state that is in memory."""
+        running = self.running
         opened = prepare_open(self.settings(), self.disk.copy(), self.home.copy())
         view = opened.view
-        for entry in view.slice(view.base_index + 1, self.running.applied_index, EVERYTHING):
+        for entry in view.slice(view.base_index + 1, running.applied_index, EVERYTHING):
             apply_entry(opened.machine, entry)
-        if opened.machine.digest() != self.running.machine.digest():
+        if opened.machine.digest() != running.machine.digest():
             raise PromiseBroken(f"replaying {self.replica_id}'s disk gives another state")
 
     def entries_on_disk(self) -> dict[int, tuple[int, bytes]]:
         """Read the log from the disk, without the replica."""
-        view = prepare_open(self.settings(), self.disk.copy(), self.home.copy()).view
+        opened = prepare_open(self.settings(), self.disk.copy(), self.home.copy())
+        view = opened.view
         held = view.slice(view.base_index + 1, view.last_index, EVERYTHING)
-        return {int(each.index): (int(each.term), each.payload) for each in held}
+        return {int(entry.index): (int(entry.term), entry.payload) for entry in held}
 
 
 def _changes_log(plan: Plan) -> bool:

@@ -10,6 +10,7 @@ plane's ledger are obeyed while they are active, and not a second longer.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +47,7 @@ class NodeDuties:
     def on_tick(self, now_ms: int) -> None:
         if now_ms >= self._clock_due_ms:
             self._clock_due_ms = now_ms + CLOCK_LOOK_MS
-            self._watch_clock(now_ms)
+            self._watch_clock()
         if now_ms >= self._overrides_due_ms:
             self._overrides_due_ms = now_ms + OVERRIDES_LOOK_MS
             self.overrides.look(wall_clock_ms())
@@ -56,9 +57,12 @@ class NodeDuties:
 
     # The clock.
 
-    def _watch_clock(self, now_ms: int) -> None:
+    def _watch_clock(self) -> None:
+        """Compare both clocks as they are now: the loop's own stands still while it works, and a
+        turn of a quarter of a second would look like a jump.
+        """
         clock = self.clock
-        if clock.look(now_ms, wall_clock_ms() + self.shift_ms):
+        if clock.look(time.monotonic_ns() // 1_000_000, wall_clock_ms() + self.shift_ms):
             if clock.alarm is None:
                 journal.warning("the clock is steady again: groups may be led here")
             else:
