@@ -162,3 +162,16 @@ def test_a_bomb_is_not_inflated_beyond_the_bound() -> None:
         rule.note(memoryview(batch))
     whole = memoryview(bomb)
     assert rule.left_of(whole) is whole
+
+
+def test_the_end_of_a_pass_can_always_be_read() -> None:
+    """Who reads up to the end would wait for ever where nothing stands before it."""
+    facts = {"producer_id": 7, "producer_epoch": 1}
+    commit = build_marker(Marker(MarkerKind.COMMIT, 0), offset=2, timestamp=2, **facts)
+    deleted = build_batch([record(0, b"a", b"1"), record(1, b"a", None)])
+    for batches, through in (([deleted], 2), ([deleted, commit], 3)):
+        left, _ = run(batches, through, through, [])
+        assert [check_stored(each).last_offset for each in left] == [through - 1]
+    later = [deleted, commit, build_batch([record(3, b"b", b"2")])]
+    left, _ = run(later, 4, 3, [])
+    assert [check_stored(each).last_offset for each in left] == [3]
