@@ -23,5 +23,5 @@ def client_of(client_id: bytes) -> bytes:
     """Return by which id the rules know a client: that for which its session is kept."""
     if not client_id.startswith(PREFIX):
         return client_id
-    client, _, name = client_id[len(PREFIX) :].rpartition(_SEPARATOR.encode())
-    return client if name else client_id
+    client, found, name = client_id[len(PREFIX) :].rpartition(_SEPARATOR.encode())
+    return client if found and name else client_id
