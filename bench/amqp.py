@@ -237,6 +237,7 @@ def main() -> None:
                 sender(port, name).__exit__()  # makes it
             own = Measured(port, lambda: list(cluster.pids.values()), names, arguments.seconds)
             table.add_row("Quantum", *own.row())
+            print("Quantum is measured")  # RabbitMQ may take a minute to start
         servers = sorted(arguments.rabbitmq.glob("lib/rabbitmq_server-*/sbin"))
         if servers:
             home = Path(root) / "rabbit"
