@@ -69,11 +69,11 @@ def settled_in(said: DispositionFrame) -> int:
     return (said.first if said.last is None else said.last) - said.first + 1
 
 
-def send(port: int, addresses: list[str], seconds: float) -> tuple[int, float]:
-    """Send for so long; return how many were settled, and after how long all were."""
+def send(port: int, addresses: list[str], seconds: float) -> tuple[list[int], float]:
+    """Send for so long; return how many each queue was sent, and when all were settled."""
     clients = [sender(port, each) for each in addresses]
     payload = encode_data(os.urandom(SIZE))
-    open_at, numbers, done = [0] * len(clients), [0] * len(clients), 0
+    open_at, numbers = [0] * len(clients), [0] * len(clients)
     start = time.monotonic()
     while (is_on := time.monotonic() - start < seconds) or any(open_at):
         for place, client in enumerate(clients):
@@ -86,11 +86,10 @@ def send(port: int, addresses: list[str], seconds: float) -> tuple[int, float]:
             while open_at[place] > (AHEAD - RANGE if is_on else 0):
                 said, _ = client.hear(DispositionFrame)
                 open_at[place] -= settled_in(said)
-                done += settled_in(said)
     taken = time.monotonic() - start
     for client in clients:
         client.__exit__()
-    return done, taken
+    return numbers, taken
 
 
 def latencies(port: int, address: str, seconds: float) -> list[float]:
@@ -134,10 +133,9 @@ class Measured:
     def __init__(self, port: int, pids: Pids, queues: list[str], seconds: float) -> None:
         self.delays = latencies(port, queues[0], seconds)
         before = cpu_seconds(pids())
-        self.sent, taken = send(port, queues, seconds)
-        self.sent_rate = self.sent / taken
-        self.sent_cpu = 1e6 * (cpu_seconds(pids()) - before) / self.sent
-        counts = [self.sent // len(queues) // RANGE * RANGE] * len(queues)
+        counts, taken = send(port, queues, seconds)
+        self.sent_rate = sum(counts) / taken
+        self.sent_cpu = 1e6 * (cpu_seconds(pids()) - before) / sum(counts)
         before, start = cpu_seconds(pids()), time.monotonic()
         for queue, count in zip(queues, counts, strict=True):
             receive(port, queue, count)
@@ -188,7 +186,8 @@ def rabbit_nodes(home: Path, server: Path, queues: list[str]) -> Iterator[tuple[
                 f'rabbit_amqqueue:declare(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>), true, '
                 'false, [{<<"x-queue-type">>, longstr, <<"quorum">>}], none, <<"guest">>).'
             )
-            subprocess.run([*control, "eval", declare], env=environment, check=True)
+            command = [*control, "eval", declare]
+            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         yield ports[0], lambda: [int(each.read_text()) for each in pid_files]
     finally:
         for pid_file, process in zip(pid_files, running, strict=True):
@@ -196,7 +195,13 @@ def rabbit_nodes(home: Path, server: Path, queues: list[str]) -> Iterator[tuple[
                 os.kill(int(pid_file.read_text()), 9)
             process.kill()
             process.wait()
-        subprocess.run(["epmd", "-kill"], env=environment, check=False)
+        for _ in range(50):  # it goes when it has noticed that its nodes are gone
+            asked = subprocess.run(
+                ["epmd", "-kill"], env=environment, capture_output=True, text=True, check=False
+            )
+            if "Killed" in asked.stdout or asked.returncode:
+                break
+            time.sleep(0.1)
 
 
 def _until_three(control: list[str], environment: dict[str, str]) -> None:
@@ -232,6 +237,7 @@ def main() -> None:
                 sender(port, name).__exit__()  # makes it
             own = Measured(port, lambda: list(cluster.pids.values()), names, arguments.seconds)
             table.add_row("Quantum", *own.row())
+            print("Quantum is measured")  # RabbitMQ may take a minute to start
         servers = sorted(arguments.rabbitmq.glob("lib/rabbitmq_server-*/sbin"))
         if servers:
             home = Path(root) / "rabbit"

@@ -33,7 +33,7 @@ class PreparedPart(msgspec.Struct, array_like=True):
     settles: list[tuple[int, list[Settlement]]]
 
 
-class TransactionEnded(msgspec.Struct, array_like=True, tag=21, forbid_unknown_fields=True):
+class PartDecided(msgspec.Struct, array_like=True, tag=21, forbid_unknown_fields=True):
     """The coordinator's word: a transaction counts, or does not."""
 
     transaction: bytes
@@ -46,7 +46,7 @@ class DecisionAsked(msgspec.Struct, array_like=True, tag=22, forbid_unknown_fiel
     transaction: bytes
 
 
-QueueItem: TypeAlias = TransactionEnded | DecisionAsked
+QueueItem: TypeAlias = PartDecided | DecisionAsked
 encode_queue_item = msgspec.msgpack.Encoder().encode
 _items: Final[msgspec.msgpack.Decoder[QueueItem]] = msgspec.msgpack.Decoder(QueueItem)
 

@@ -23,8 +23,8 @@ from quantum.broker.queues.prepared import (
     DECIDED_MS_MAX,
     PREPARED_MAX,
     DecisionAsked,
+    PartDecided,
     PreparedPart,
-    TransactionEnded,
     decode_queue_item,
     encode_queue_item,
 )
@@ -120,9 +120,9 @@ class TransactingSection(QueueSection):
     def _decided(self, transaction: bytes, part: PreparedPart, *, commit: bool) -> None:
         self._end_part(transaction, part, commit=commit)
         for other in part.others:
-            self._send(other, TransactionEnded(transaction, commit))
+            self._send(other, PartDecided(transaction, commit))
 
-    def _send(self, prg: int, item: TransactionEnded | DecisionAsked) -> None:
+    def _send(self, prg: int, item: PartDecided | DecisionAsked) -> None:
         self._world.send(prg, encode_queue_item(item))
 
     def receive(self, origin: int, data: bytes) -> None:
@@ -131,11 +131,11 @@ class TransactingSection(QueueSection):
         if item is None:
             return
         part = self._prepared.get(item.transaction)
-        if isinstance(item, TransactionEnded):
+        if isinstance(item, PartDecided):
             if part is not None and part.coordinator == origin:
                 self._end_part(item.transaction, part, commit=item.commit)
         elif part is None:
-            self._send(origin, TransactionEnded(item.transaction, commit=False))
+            self._send(origin, PartDecided(item.transaction, commit=False))
 
     def _end_part(self, transaction: bytes, part: PreparedPart, *, commit: bool) -> None:
         del self._prepared[transaction]
