@@ -10,8 +10,7 @@ import msgspec
 
 from clustor.control import ControlMachine
 from clustor.control.calls import decode_call, is_call
-from clustor.kv import KvMachine
-from clustor.kv.commands import decode_command
+from clustor.kv import KvMachine, decode_command
 from clustor.log.keys import KeyRing
 from clustor.log.types import Entry, EntryKind, PartitionId
 from clustor.replica import decode_batch
