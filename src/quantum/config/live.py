@@ -118,7 +118,7 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
             LiveKey(
                 kinds.count(1, 512),
                 Takes.LIVE,
-                "partitions of a tenant's ring",
+                "partitions of a tenant's ring; 3 at the least for production tenants",
                 of_tenant=True,
                 default="1",
             ),
