@@ -128,7 +128,6 @@ class BrokerService:
         """The protocols that clients speak here."""
         self.relays = Relays(self, self._incarnation, self.mqtt.relayed_connection)
         self.questions = NodeQuestions(self)
-        """What people ask here and another node knows."""
         self._words = PeerWords(
             self, {kind: call for each in self.adapters for kind, call in each.words.items()}
         )
