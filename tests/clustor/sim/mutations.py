@@ -295,17 +295,16 @@ def _a_hard_state_is_no_news(patch: Patch) -> None:
 
 def _a_write_is_no_news(patch: Patch) -> None:
     """A driver would leave a replica alone whose snapshot waits to be written."""
-    original = ReplicaTurn.has_work.fget
-    assert original is not None
+    original = ReplicaTurn.has_work
 
     def has_work(self: ReplicaTurn) -> bool:
         fresh, self.disk.fresh = self.disk.fresh, []
         try:
-            return bool(original(self))
+            return original(self)
         finally:
             self.disk.fresh = fresh
 
-    patch.setattr(ReplicaTurn, "has_work", property(has_work))
+    patch.setattr(ReplicaTurn, "has_work", has_work)
 
 
 MUTATIONS = (
