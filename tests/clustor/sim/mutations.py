@@ -295,7 +295,7 @@ def _a_hard_state_is_no_news(patch: Patch) -> None:
 
 def _a_write_is_no_news(patch: Patch) -> None:
     """A driver would leave a replica alone whose snapshot waits to be written."""
-    original = ReplicaTurn.has_work
+    original: Callable[[ReplicaTurn], bool] = vars(ReplicaTurn)["has_work"].fget
 
     def has_work(self: ReplicaTurn) -> bool:
         fresh, self.disk.fresh = self.disk.fresh, []
@@ -304,7 +304,7 @@ def _a_write_is_no_news(patch: Patch) -> None:
         finally:
             self.disk.fresh = fresh
 
-    patch.setattr(ReplicaTurn, "has_work", has_work)
+    patch.setattr(ReplicaTurn, "has_work", property(has_work))
 
 
 MUTATIONS = (
