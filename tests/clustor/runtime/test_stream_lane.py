@@ -239,7 +239,7 @@ async def test_a_new_store_whose_files_have_the_names_of_old_ones_is_read_anew(
         disk.execute(files, plan.steps)
         made.store.stored(plan.receipt)
         made.store.window.close()
-        replica.streams = ReplicaStreams(made.store, PolicyRegistry(), [].append)
+        replica.streams = ReplicaStreams(made.store, PolicyRegistry(), print)
         replica.stream_view = partial(replica.streams.view, durable=dict)
         (chunk,) = await reads.read(0, 0, 500)
         assert [batch.payload for batch in chunk.batches()] == [payload(nth)]

@@ -55,8 +55,9 @@ class CompactionLab:
         asyncio.run(self.compaction.compact(self.prg, now_ms))
         self.lab.settle()
         section = section_of(self.prg.broker)
-        self.files.compacted = section.compaction(self.topic.number, 0).mark
-        return self.files.compacted
+        mark = section.compaction(self.topic.number, 0).mark
+        self.files.compacted = mark
+        return mark
 
 
 def test_a_compacted_topic_is_compacted_and_another_is_not() -> None:
