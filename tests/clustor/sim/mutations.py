@@ -335,7 +335,7 @@ MUTATIONS = (
     Mutation("a start forgets the last entry", _start_forgets_the_last_entry),
     Mutation("a snapshot is installed unauthorised", _install_without_authorisation),
     Mutation("compaction runs ahead of the snapshot", _compaction_runs_ahead),
-    Mutation("deltas leave out deletions", _deltas_leave_out_deletions),
+    Mutation("deltas leave out deletions", _deltas_leave_out_deletions, range(30, 80)),
     Mutation(
         "reads ask nobody",
         _reads_ask_nobody,
