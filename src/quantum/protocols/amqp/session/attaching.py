@@ -310,7 +310,9 @@ class LinkMaker:
 
     def _detach(self, link: AmqpLink, error: ErrorValue) -> None:
         self._client.links.pop(link, None)
-        if link.state is LinkState.ATTACHED:
+        if link.state is LinkState.ATTACH_RECEIVED:  # its answer waited for the log
+            link.refuse(error)
+        elif link.state is LinkState.ATTACHED:
             link.detach(error=error)
         self._client.touch()
 
