@@ -61,7 +61,7 @@ async def _of_offset(
     broker: ServedBroker, tenant: Tenant, asked: AdminRequest, client: bytes
 ) -> MessageTrail:
     values = asked.values
-    name, partition, offset = values["stream"], values["partition"], values["offset"]
+    name, partition, offset = values["stream"], values["partition"], values["offset"] or 0
     try:
         found = await broker.streams.read(tenant, name, partition, offset, bytes_max=1)
     except NoSuchStream:

@@ -53,7 +53,7 @@ EXPLAIN: Final = (
             Parameter("message", _Message | None, "its id, as an answer named it", default=None),
             Parameter("stream", _Text | None, "a stream that has it", default=None),
             Parameter("partition", _Partition, "the partition of that stream", default=0),
-            Parameter("offset", Count, "its offset there", default=0),
+            Parameter("offset", Count | None, "its offset there; none: 0", default=None),
             Parameter("client_id", _Text, _CLIENT_TOO, default=""),
         ),
         codes=(429,),

@@ -70,6 +70,7 @@ ABOUT: Final = {
     "mac_wrapped": "that key, wrapped, as hex",
     "members": "who carries it: {voters, learners, observers}, each a list of nodes",
     "membership_digest": "the digest of the members that the group has",
+    "message": "the message's id, as an answer to its publisher named it",
     "message_expiry_seconds": "after how long it is not delivered any more",
     "message_id": "its own id",
     "messages_max": "how many messages at most",

@@ -152,6 +152,7 @@ class Outbound:
         if delivery is None or delivery.qos != 1:
             return False
         del self.in_flight[packet_id]
+        delivery.state = ENDED
         weight = delivery.message.weight
         self.weight -= weight
         self._total.amount -= weight

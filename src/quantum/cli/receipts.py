@@ -30,7 +30,7 @@ _RECEIPT_BYTES_MAX: Final = 1 << 20
 _SECONDS: Final = 30.0
 
 app = typer.Typer(
-    help="Proof that a message was on the disks of a quorum: get it, verify it offline.",
+    help="Proof that a message was on the disks of a quorum: get it, verify it.",
     no_args_is_help=True,
 )
 

@@ -18,7 +18,7 @@ from quantum.archive import PrgId, open_objects
 from quantum.archive.backups import read_backup
 from quantum.archive.roots import open_roots
 from quantum.broker import Broker
-from quantum.broker.queues.section import QueueSection
+from quantum.broker.queues import QueueSection
 from quantum.broker.streams.section import StreamSection
 from quantum.cli.archive_opening import ring_of
 from quantum.cli.backup import AsJson, Keys, Store, first_ring, restored, telling_restore

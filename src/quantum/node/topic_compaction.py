@@ -35,7 +35,7 @@ from quantum.broker.streams.topic_configs import (
 from quantum.node.topic_files import told
 from quantum.partition.leader import PartitionLeader
 from quantum.partition.stream_side import section_of
-from quantum.protocols.kafka.codec.compacting import KeyCompaction, max_timestamp_of
+from quantum.protocols.kafka.codec import KeyCompaction, max_timestamp_of
 
 PASS_SECONDS_MIN: Final = 5.0
 """Between two passes over a partition at least, and ten times as long as the last one took."""

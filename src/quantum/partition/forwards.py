@@ -24,6 +24,7 @@ class Forwards:
         "_sent",
         "_weight",
         "blocked_reason",
+        "silent_ticks",
         "waited_ticks",
     )
 
@@ -35,6 +36,9 @@ class Forwards:
         self._sent = 0  # how many of them were sent
         self._weight = 0  # their bytes
         self.waited_ticks = 0
+        """Since the owner's last word, while something waits for one."""
+        self.silent_ticks = 0
+        """The same, since something was sent."""
         self.blocked_reason = ""
         """Why the owner takes nothing now, as it said last; empty: it did not say so."""
 
@@ -61,7 +65,7 @@ class Forwards:
                 return
         if self._origin.tenant.forward(self._origin, self._owner, first, records, self.done):
             self._sent += len(records)
-            self.waited_ticks = 0
+            self.silent_ticks = 0
 
     def _within_window(self, unsent: list[bytes]) -> list[bytes]:
         """Return what may be on its way beside what is; always something where nothing is."""
@@ -77,7 +81,7 @@ class Forwards:
     def send_again(self) -> None:
         """Send everything that is not answered: the owner's leader changed, or a link broke."""
         self._sent = 0
-        self.waited_ticks = 0
+        self.silent_ticks = 0
 
     def done(self, first: int, through: int, refused: Refusals, index: int) -> None:
         """Take the owner's word; `index` is the entry of the owner's log.
@@ -93,7 +97,7 @@ class Forwards:
         for _ in range(min(answered, len(self._records))):
             self._records.popleft()
         self._sent = max(0, self._sent - answered)
-        self.waited_ticks = 0
+        self.waited_ticks = self.silent_ticks = 0
         self.blocked_reason = ""
         self._open.finish(through, refused, index)
         if self._sent < len(self._records):

@@ -465,8 +465,9 @@ class PartitionLeader:
         for forwards in self.forwards.values():
             if len(forwards):
                 forwards.waited_ticks += 1
+                forwards.silent_ticks += 1
                 self.forward_wait_ticks += forwards.waited_ticks > 1
-                if forwards.waited_ticks >= _RESEND_TICKS:
+                if forwards.silent_ticks >= _RESEND_TICKS:
                     forwards.send_again()
                 self.tenant.touch(self)
         if self.tenant.rings:

@@ -1,6 +1,7 @@
 """Queues of a partition: kept until settled, by offset with gaps; bodies stand in stream files."""
 
 from quantum.broker.queues.commands import (
+    DELIVERIES_MAX,
     NAME_BYTES_MAX,
     QUEUE_FAMILY,
     AcquireMessages,
@@ -42,6 +43,7 @@ from quantum.broker.queues.transacting import TransactingSection
 
 __all__ = [
     "AMQP_RECORDS",
+    "DELIVERIES_MAX",
     "NAME_BYTES_MAX",
     "QUEUE_FAMILY",
     "RECEIVER",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from quantum.broker.queues import QueueEntry
-from quantum.broker.queues.commands import DELIVERIES_MAX
+from quantum.broker.queues import DELIVERIES_MAX, QueueEntry
 from quantum.protocols.amqp.engine import (
     AmqpLink,
     Condition,

@@ -2,6 +2,7 @@
 
 from kio.schema.errors import ErrorCode as KafkaCode
 
+from quantum.protocols.kafka.codec.compacting import KeyCompaction, max_timestamp_of
 from quantum.protocols.kafka.codec.compression import (
     INFLATED_BYTES_MAX,
     Compression,
@@ -107,6 +108,7 @@ __all__ = [
     "KafkaRecord",
     "KafkaRecordWriter",
     "KafkaRequestReader",
+    "KeyCompaction",
     "MalformedRequest",
     "Marker",
     "MarkerKind",
@@ -134,6 +136,7 @@ __all__ = [
     "iterate_records",
     "kafka_headers",
     "long_milliseconds",
+    "max_timestamp_of",
     "milliseconds",
     "offset_for_time",
     "place",
